@@ -1,0 +1,3 @@
+"""Palimpsest: a prefix cache and host mirror whose concurrency protocol is specified and replayed."""
+
+__version__ = "0.1.0"

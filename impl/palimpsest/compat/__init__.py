@@ -1,0 +1,1 @@
+"""Drop-in modules: upstream's names on this package's classes."""

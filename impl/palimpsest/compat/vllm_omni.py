@@ -1,0 +1,44 @@
+"""vLLM-Omni's names of the prefix cache, for a runner that changes one import."""
+
+from palimpsest.prefix_cache.controller import (
+    OmniPrefixCacheController,
+    StagingBufferHolder,
+    TaskState,
+    WriteTask,
+)
+from palimpsest.prefix_cache.group_view import (
+    FullAttentionGroupView,
+    check_prefix_cache_kv_groups,
+    stage_prefix_cache_config,
+)
+from palimpsest.prefix_cache.interface import (
+    HIDDEN_KEY,
+    ModelCachePolicy,
+    OmniPrefixCacheStagingTimeoutError,
+    OmniPrefixCacheUnmatchError,
+    PrefixCacheConfig,
+    WriteSchedule,
+)
+from palimpsest.prefix_cache.manager import OmniPrefixCacheManager
+from palimpsest.prefix_cache.payload import build_mm_cpu, to_payload_element
+from palimpsest.prefix_cache.runner import OmniPrefixCacheRunnerMixin
+
+__all__ = [
+    "HIDDEN_KEY",
+    "FullAttentionGroupView",
+    "ModelCachePolicy",
+    "OmniPrefixCacheController",
+    "OmniPrefixCacheManager",
+    "OmniPrefixCacheRunnerMixin",
+    "OmniPrefixCacheStagingTimeoutError",
+    "OmniPrefixCacheUnmatchError",
+    "PrefixCacheConfig",
+    "StagingBufferHolder",
+    "TaskState",
+    "WriteSchedule",
+    "WriteTask",
+    "build_mm_cpu",
+    "check_prefix_cache_kv_groups",
+    "stage_prefix_cache_config",
+    "to_payload_element",
+]

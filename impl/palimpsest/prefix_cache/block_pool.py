@@ -1,0 +1,110 @@
+"""The durable host rows: one tensor per key with a row for every slot."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from palimpsest.errors import HostMemoryError
+from palimpsest.memory import available_host_bytes, format_gib
+from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
+
+
+class PrefixBlockPool:
+    """Rows by (slot, key), in host memory that lives as long as the pool.
+
+    The committer writes rows, readers copy them out; neither takes a lock. A reader that may overlap a
+    write checks the slots' versions afterwards.
+    """
+
+    def __init__(self, config: PrefixCacheConfig) -> None:
+        self._num_slots = config.num_slots
+        #: grows under the manager's state lock
+        self._storage: dict[str, torch.Tensor] = {}
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that have storage."""
+        return list(self._storage)
+
+    def has_key(self, key: str) -> bool:
+        """Whether `key` has storage."""
+        return key in self._storage
+
+    def layout(self, key: str) -> KeyLayout:
+        """Dtype and trailing shape of the rows of `key`."""
+        return KeyLayout.of(self._storage[key])
+
+    def key_bytes(self, layout: KeyLayout) -> int:
+        """Host bytes that a key of this layout takes."""
+        return self._num_slots * layout.row_bytes
+
+    def allocate(self, key: str, layout: KeyLayout) -> torch.Tensor:
+        """Zeroed storage for `key`, not yet installed. Raises `HostMemoryError` before allocating."""
+        needed, available = self.key_bytes(layout), available_host_bytes()
+        if needed > available:
+            raise HostMemoryError(
+                f"key {key!r} of {layout} needs {format_gib(needed)} for {self._num_slots} slots, and the host "
+                f"has {format_gib(available)} available"
+            )
+        return torch.zeros((self._num_slots, *layout.row_shape), dtype=layout.dtype)
+
+    def install_key(self, key: str, storage: torch.Tensor) -> None:
+        """Publish the storage of a new key; the caller holds the manager's state lock."""
+        self._storage[key] = storage
+
+    def ensure_key(self, key: str, dtype: torch.dtype, width: int | tuple[int, ...]) -> None:
+        """Give `key` storage of rows of `width`, unless it has some."""
+        shape = (width,) if isinstance(width, int) else tuple(width)
+        if key not in self._storage:
+            self.install_key(key, self.allocate(key, KeyLayout(dtype, shape)))
+
+    def rows(self, key: str, slots: torch.Tensor) -> torch.Tensor:
+        """A copy of the rows of `key` at `slots`."""
+        storage = self._storage[key]
+        out = storage.new_empty((slots.numel(), *storage.shape[1:]))
+        self.read_into(key, slots.numpy(), out)
+        return out
+
+    def read_into(self, key: str, slots: np.ndarray, out: torch.Tensor) -> None:
+        """Copy the rows of `key` at `slots` into `out`, run by run where slots are consecutive."""
+        storage = self._storage[key]
+        runs = _runs(slots, storage)
+        if runs is None:
+            torch.index_select(storage, 0, torch.from_numpy(slots), out=out)
+            return
+        for row, slot, length in runs:
+            out[row : row + length].copy_(storage[slot : slot + length])
+
+    def write(self, key: str, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Put `rows` at `slots`, which are distinct, run by run where slots are consecutive."""
+        storage = self._storage[key]
+        runs = _runs(slots.numpy(), storage)
+        if runs is None:
+            storage.index_copy_(0, slots, rows)
+            return
+        for row, slot, length in runs:
+            storage[slot : slot + length].copy_(rows[row : row + length])
+
+
+_RUN_BYTES = 32 << 10  # below this many bytes a run, one indexed copy beats a copy per run
+
+
+def _runs(slots: np.ndarray, storage: torch.Tensor) -> list[tuple[int, int, int]] | None:
+    """`slots` as (first row, first slot, length) of consecutive runs, or None when runs are too short."""
+    count = slots.size
+    if count == 0:
+        return []
+    row_bytes = math.prod(storage.shape[1:]) * storage.element_size()
+    most = max(1, count * row_bytes // _RUN_BYTES)
+    first, last = int(slots[0]), int(slots[-1])
+    if most == 1 and last - first != count - 1:
+        return None
+    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
+    if breaks.size + 1 > most:
+        return None
+    starts = np.concatenate(([0], breaks)).tolist()
+    ends = [*starts[1:], count]
+    return [(start, int(slots[start]), end - start) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,148 @@
+"""The slot table: who owns each slot, and what can be read of each key there.
+
+All arrays are indexed by slot (`block_id * block_size + offset`) and guarded by the manager's state
+lock. A slot's *tenant* is a generation: one life of a request, from its first save to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+ABSENT, IN_TRANSIT, COMMITTED = 0, 1, 2
+NO_TENANT = 0
+NO_TASK = 0
+
+IntArray = np.ndarray  # of int64, over rows or slots
+
+
+class KeySlots:
+    """What is known of one key on each slot. The tensors and the arrays share their memory."""
+
+    __slots__ = ("slot_version", "state", "status", "version", "writer")
+
+    def __init__(self, num_slots: int) -> None:
+        #: absent, in transit or committed; guarded by the state lock
+        self.state = torch.zeros(num_slots, dtype=torch.int8)
+        self.status: np.ndarray = self.state.numpy()
+        #: how often the (slot, key) was claimed or lost; guarded by the state lock
+        self.slot_version = torch.zeros(num_slots, dtype=torch.int64)
+        self.version: IntArray = self.slot_version.numpy()
+        #: the task whose write is in transit, or NO_TASK; guarded by the state lock
+        self.writer: IntArray = np.zeros(num_slots, dtype=np.int64)
+
+
+class Takeover(NamedTuple):
+    """Rows that a task in transit lost to a new claim."""
+
+    tid: int
+    key: str
+    slots: IntArray
+
+
+class SlotTable:
+    """Tenants, versions and status of every (slot, key)."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        #: the generation that last claimed the slot; guarded by the state lock
+        self.tenant: IntArray = np.zeros(num_slots, dtype=np.int64)
+        #: guarded by the state lock
+        self._keys: dict[str, KeySlots] = {}
+        self._mark = np.zeros(num_slots, dtype=bool)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that have a layout, in the order in which they were first saved."""
+        return list(self._keys)
+
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """Per key, the status of every slot (2 is committed)."""
+        return {key: table.state for key, table in self._keys.items()}
+
+    def add_key(self, key: str) -> None:
+        """Start to keep track of `key`; nothing of it can be read yet."""
+        self._keys.setdefault(key, KeySlots(self.num_slots))
+
+    def get_slot_status(self, key: str) -> KeySlots:
+        """The arrays of `key`."""
+        return self._keys[key]
+
+    def claim(self, slots: IntArray, tenants: IntArray, writers: Mapping[str, IntArray]) -> list[Takeover]:
+        """Take distinct `slots` for `tenants` and let `writers[key]` (task ids) write them.
+
+        A slot that changes its tenant loses the rows of every key, also of keys not written now. Gives
+        the rows that tasks in transit lost to another task.
+        """
+        changed = slots[self.tenant[slots] != tenants]
+        self.tenant[slots] = tenants
+        lost: list[Takeover] = []
+        for key, table in self._keys.items():
+            tids = writers.get(key)
+            if tids is not None:
+                _collect_lost(lost, key, slots, table.writer[slots], tids)
+                table.version[slots] += 1
+                table.status[slots] = IN_TRANSIT
+                table.writer[slots] = tids
+            elif changed.size:
+                _collect_lost(lost, key, changed, table.writer[changed], NO_TASK)
+                table.version[changed] += 1
+                table.status[changed] = ABSENT
+                table.writer[changed] = NO_TASK
+        return lost
+
+    def commit(self, key: str, slots: IntArray, tids: IntArray) -> None:
+        """Make the rows that `tids` wrote readable where those tasks still own the slot."""
+        table = self._keys[key]
+        owned = slots[table.writer[slots] == tids]
+        table.status[owned] = COMMITTED
+        table.writer[owned] = NO_TASK
+
+    def reset(self) -> None:
+        """Forget every row of every key; versions grow, so that reads planned before can tell."""
+        self.tenant[:] = NO_TENANT
+        for table in self._keys.values():
+            table.version += 1
+            table.status[:] = ABSENT
+            table.writer[:] = NO_TASK
+
+    def overlaps(self, groups: list[IntArray], slots: IntArray) -> list[bool]:
+        """For each group of slots, whether it shares one with `slots`."""
+        if not groups:
+            return []
+        self._mark[slots] = True
+        found = [bool(self._mark[group].any()) for group in groups]
+        self._mark[slots] = False
+        return found
+
+    def snapshot(self, slots: IntArray) -> dict[str, object]:
+        """A copy of all that is known of `slots`, for a trace event."""
+        return {
+            "slots": slots.copy(),
+            "tenant": self.tenant[slots],
+            "keys": {
+                key: {"version": t.version[slots], "status": t.status[slots], "writer": t.writer[slots]}
+                for key, t in self._keys.items()
+            },
+        }
+
+    def check(self) -> list[str]:
+        """What contradicts itself: a task is named exactly where a write is in transit."""
+        return [
+            f"key {key}: {wrong} slots are in transit without a task, or have a task without being in transit"
+            for key, t in self._keys.items()
+            if (wrong := int(((t.writer != NO_TASK) != (t.status == IN_TRANSIT)).sum()))
+        ]
+
+
+def _collect_lost(
+    lost: list[Takeover], key: str, slots: IntArray, before: IntArray, after: IntArray | int
+) -> None:
+    if not before.any():
+        return
+    for tid in np.unique(before[(before != NO_TASK) & (before != after)]):
+        lost.append(Takeover(int(tid), key, slots[(before == tid) & (before != after)]))

@@ -1,0 +1,163 @@
+"""Staging pages: host landing buffers of one whole step each, kept busy by their holders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from palimpsest.actions import action
+from palimpsest.errors import ShutdownError, StagingTimeoutError
+from palimpsest.memory import allocate_host
+from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
+from palimpsest.prefix_cache.stats import Stats
+from palimpsest.sync import STANDARD, Deadline, Sync
+from palimpsest.trace import Sink
+
+
+class StagingBufferHolder(NamedTuple):
+    """A step or a task whose presence keeps a staging page busy."""
+
+    kind: str
+    number: int
+
+    @classmethod
+    def for_step(cls, step_id: int) -> StagingBufferHolder:
+        """The hold of a step, from its save until it is consumed."""
+        return cls("step", step_id)
+
+    @classmethod
+    def for_task(cls, tid: int) -> StagingBufferHolder:
+        """The hold of a task, until its rows are in the pool."""
+        return cls("task", tid)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"
+
+
+class StagingPool:
+    """`staging_depth` pages of `staging_capacity_tokens` rows per immediate key.
+
+    A page is claimed by a step when it has no holder and is free again when its last holder leaves.
+    """
+
+    def __init__(
+        self,
+        config: PrefixCacheConfig,
+        *,
+        pinned: bool = False,
+        sync: Sync = STANDARD,
+        trace: Sink | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        self._capacity, self._timeout_s = config.staging_capacity_tokens, config.staging_claim_timeout_s
+        self._pinned, self._sync, self._trace = pinned, sync, trace
+        self._lock = sync.lock()
+        self._freed = sync.condition(self._lock)
+        #: the holders of each page; guarded by the page lock
+        self._busy: list[set[StagingBufferHolder]] = [set() for _ in range(config.staging_depth)]
+        #: guarded by the page lock
+        self._closed = False
+        #: a claimed page's buffers belong to its step; the dicts grow on the engine thread only
+        self._buffers: list[dict[str, torch.Tensor]] = [{} for _ in range(config.staging_depth)]
+        self._stats = stats or Stats()
+
+    def add_key(self, key: str, layout: KeyLayout) -> None:
+        """Give each page rows of `layout` for `key`."""
+        for buffers in self._buffers:
+            if key not in buffers:
+                buffers[key] = allocate_host((self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned)
+
+    def views(self, page: int, keys: Iterable[str], rows: int) -> dict[str, torch.Tensor]:
+        """The first `rows` rows of each key on a page that the caller holds."""
+        return {key: self._buffers[page][key][:rows] for key in keys}
+
+    def claim(self, holder: StagingBufferHolder) -> int:
+        """The number of a page that `holder` alone holds now. Waits for one within the bound.
+
+        Raises `StagingTimeoutError` naming every page's holders, or `ShutdownError`.
+        """
+        self.claim_page_begin(holder)
+        return self.claim_page_end(holder)
+
+    @action("claim_page_begin")
+    def claim_page_begin(self, holder: StagingBufferHolder) -> None:
+        """Announce that `holder` waits for a page."""
+        with self._lock:
+            if self._trace is not None:
+                self._trace.emit("claim_page_begin", {"holder": holder}, {"holders": self._snapshot()})
+
+    @action("claim_page_end")
+    def claim_page_end(self, holder: StagingBufferHolder) -> int:
+        """Wait for a page without holders and take it."""
+        with self._freed:
+            page = self._wait_for_page(Deadline(self._sync, self._timeout_s))
+            self._busy[page].add(holder)
+            if self._trace is not None:
+                self._trace.emit("claim_page_end", {"holder": holder, "page": page}, {"holders": self._snapshot()})
+            return page
+
+    def bind(self, page: int, holders: Iterable[StagingBufferHolder]) -> None:
+        """Add holders to a page that the caller holds."""
+        with self._lock:
+            self._busy[page].update(holders)
+
+    @action("release_page")
+    def release_page(self, page: int, holders: Collection[StagingBufferHolder]) -> None:
+        """Let `holders` leave `page`; who does not hold it is passed over. Wakes those who wait for a page."""
+        with self._freed:
+            self._busy[page].difference_update(holders)
+            if not self._busy[page]:
+                self._freed.notify_all()
+            if self._trace is not None:
+                args: dict[str, Any] = {"page": page, "left": list(holders)}
+                self._trace.emit("release_page", args, {"holders": self._snapshot()})
+
+    def close(self) -> None:
+        """Wake those who wait for a page, with `ShutdownError`."""
+        with self._freed:
+            self._closed = True
+            self._freed.notify_all()
+
+    def page_bytes(self, layouts: Mapping[str, KeyLayout]) -> int:
+        """Host bytes of one page with these keys."""
+        return sum(self._capacity * layout.row_bytes for layout in layouts.values())
+
+    def held(self) -> list[str]:
+        """Who holds which page."""
+        with self._lock:
+            return self._held()
+
+    def _held(self) -> list[str]:
+        return [
+            f"page {page} held by {', '.join(sorted(map(str, holders)))}"
+            for page, holders in enumerate(self._busy)
+            if holders
+        ]
+
+    def _snapshot(self) -> list[list[StagingBufferHolder]]:
+        return [sorted(holders) for holders in self._busy]
+
+    def _wait_for_page(self, deadline: Deadline) -> int:
+        if (page := self._free_page()) is None:
+            self._stats.waits += 1
+        while page is None:
+            left = deadline.left()
+            if left <= 0:
+                raise StagingTimeoutError(self._explain(deadline.seconds))
+            self._freed.wait(left)
+            page = self._free_page()
+        return page
+
+    def _free_page(self) -> int | None:
+        if self._closed:
+            raise ShutdownError("the cache was shut down while a save waited for a staging page")
+        return next((page for page, holders in enumerate(self._busy) if not holders), None)
+
+    def _explain(self, seconds: float) -> str:
+        steps = sum(holder.kind == "step" for holders in self._busy for holder in holders)
+        return (
+            f"no staging page came free within {seconds:g} s: {steps} unconsumed step contexts "
+            f"(each step must be consumed by materialize or discard_step); {'; '.join(self._held())}"
+        )

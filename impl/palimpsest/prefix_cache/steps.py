@@ -1,0 +1,211 @@
+"""One step on its way from `new_step_starts` to its consumption, and the checks on what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from palimpsest.errors import BadStepError
+from palimpsest.prefix_cache.copies import LandedEvent
+from palimpsest.prefix_cache.interface import PrefixCacheConfig
+from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.tasks import Rows
+
+IntArray = np.ndarray
+
+#: request -> (hit tokens, the blocks that hold them)
+Hits = dict[str, tuple[int, list[int]]]
+Reads = dict[str, dict[str, PendingRead]]
+Prefetches = dict[str, dict[str, "Future[torch.Tensor]"]]
+
+
+class GroupView(Protocol):
+    """What the manager needs of the runner's batch."""
+
+    block_size: int
+
+    def batch_req_ids(self) -> list[str]: ...
+    def step_slots_cpu(self, req_ids: list[str], num_scheduled: Mapping[str, int]) -> torch.Tensor: ...
+
+
+@dataclass
+class BegunStep:
+    """A step between `new_step_starts` and the publish of its save."""
+
+    num_scheduled: dict[str, int]
+    hits: Hits
+    hit_slots: dict[str, IntArray]
+    reads: Reads = field(default_factory=dict)
+    prefetches: Prefetches = field(default_factory=dict)
+
+
+class StepRows:
+    """Which rows of a step belong to whom, and the slots they go to."""
+
+    def __init__(self, req_order: list[str], bounds: list[int], slots: torch.Tensor) -> None:
+        self.req_order = req_order
+        #: request i has rows bounds[i] to bounds[i + 1]
+        self.bounds = bounds
+        self.slots = slots
+        #: request -> its number in the batch
+        self.place = {req_id: number for number, req_id in enumerate(req_order)}
+
+    @property
+    def count(self) -> int:
+        """Tokens of the step."""
+        return self.bounds[-1]
+
+    def span(self, req_id: str) -> tuple[int, int]:
+        """First row of a request in this step, and the row after its last."""
+        number = self.place[req_id]
+        return self.bounds[number], self.bounds[number + 1]
+
+    def count_of(self, req_id: str) -> int:
+        """Tokens of a request in this step."""
+        start, stop = self.span(req_id)
+        return stop - start
+
+
+class StepCopies(NamedTuple):
+    """Where a step's rows land on the host: its staging page, and when they have landed."""
+
+    staging_slot: int
+    views: Rows
+    event: LandedEvent | None
+
+
+@dataclass
+class StepContext:
+    """A saved step, waiting to be consumed exactly once."""
+
+    step_id: int
+    rows: StepRows
+    hits: Hits
+    reads: Reads
+    hit_prefetch: Prefetches
+    d2h: StepCopies
+    #: host copies of what passes through; a deferred key's rows among it
+    mm_cpu_snapshot: dict[str, Any]
+    snapshot_event: LandedEvent | None
+    #: keys of the snapshot whose values are the step's rows
+    deferred_keys: frozenset[str]
+    has_hidden: bool
+
+
+class Schedule(NamedTuple):
+    """A scheduler output, checked."""
+
+    num_scheduled: dict[str, int]
+    ended: list[str]
+    hits: Hits
+    error: BadStepError | None
+
+
+def read_schedule(scheduler_output: Any, config: PrefixCacheConfig, live: Mapping[str, Any]) -> Schedule:
+    """What a scheduler output asks for. What is wrong with its new requests is given as `error`, not
+    raised, since the requests that it reports as ended must be flushed all the same."""
+    finished = list(scheduler_output.finished_req_ids or ())
+    preempted = list(getattr(scheduler_output, "preempted_req_ids", None) or ())
+    ended = list(dict.fromkeys([*finished, *preempted]))
+    num_scheduled = dict(scheduler_output.num_scheduled_tokens)
+    try:
+        hits = _new_hits(scheduler_output.scheduled_new_reqs, config, set(live) - set(ended))
+        _check_counts(num_scheduled)
+    except BadStepError as error:
+        return Schedule({}, ended, {}, error)
+    return Schedule(num_scheduled, ended, hits, None)
+
+
+def _new_hits(new_requests: Iterable[Any], config: PrefixCacheConfig, live: set[str]) -> Hits:
+    hits: Hits = {}
+    seen: set[str] = set()
+    for request in new_requests:
+        req_id = request.req_id
+        if req_id in seen:
+            raise BadStepError(f"request {req_id!r} is scheduled as new twice in one step")
+        seen.add(req_id)
+        if request.num_computed_tokens and req_id not in live:
+            hits[req_id] = _hit(req_id, int(request.num_computed_tokens), request.block_ids, config)
+    return hits
+
+
+def _hit(req_id: str, tokens: int, block_ids: Any, config: PrefixCacheConfig) -> tuple[int, list[int]]:
+    size = config.block_size
+    if tokens < 0 or tokens % size:
+        raise BadStepError(
+            f"prefix hit not block aligned: request {req_id!r} hits {tokens} tokens, and a block has {size}"
+        )
+    blocks = [int(block) for block in (block_ids[0] if block_ids else ())][: tokens // size]
+    if len(blocks) < tokens // size:
+        raise BadStepError(
+            f"request {req_id!r} hits {tokens} tokens, which take {tokens // size} blocks, and has {len(blocks)}"
+        )
+    if min(blocks) < 0 or max(blocks) >= config.num_blocks:
+        bad = next(block for block in blocks if not 0 <= block < config.num_blocks)
+        raise BadStepError(f"request {req_id!r} hits block {bad}, and blocks are 0 to {config.num_blocks - 1}")
+    if len(set(blocks)) < len(blocks):
+        raise BadStepError(f"request {req_id!r} hits the same block twice: {blocks}")
+    return tokens, blocks
+
+
+def _check_counts(num_scheduled: Mapping[str, int]) -> None:
+    if num_scheduled and min(num_scheduled.values()) < 0:
+        bad = next(item for item in num_scheduled.items() if item[1] < 0)
+        raise BadStepError(f"request {bad[0]!r} is scheduled for {bad[1]} tokens")
+
+
+def hit_slots(blocks: list[int], block_size: int) -> IntArray:
+    """The slots of whole `blocks`, in order."""
+    starts = np.asarray(blocks, dtype=np.int64)[:, None] * block_size
+    return (starts + np.arange(block_size, dtype=np.int64)).ravel()
+
+
+def read_rows(
+    view: GroupView, num_scheduled: Mapping[str, int], n: int, padded: int, config: PrefixCacheConfig
+) -> StepRows:
+    """The rows of a step of `n` tokens in the batch's order. Raises `BadStepError`."""
+    order = list(view.batch_req_ids())
+    bounds = [0, *accumulate(max(0, num_scheduled.get(req_id, 0)) for req_id in order)]
+    _check_totals(order, bounds[-1], n, padded, config)
+    slots = view.step_slots_cpu(order, num_scheduled)
+    if slots.dtype is not torch.int64 or slots.ndim != 1 or slots.numel() != n:
+        raise BadStepError(
+            f"the batch has {slots.numel()} slots ({slots.dtype}, {slots.ndim} dimensions), and the step {n} tokens"
+        )
+    _check_slots(slots.numpy(), config)
+    return StepRows(order, bounds, slots.clone())
+
+
+def _check_totals(order: list[str], total: int, n: int, padded: int, config: PrefixCacheConfig) -> None:
+    if n < 0 or padded < n:
+        raise BadStepError(f"num_tokens_unpadded is {n} and num_tokens_padded is {padded}")
+    if n > config.staging_capacity_tokens:
+        raise BadStepError(f"the step has {n} tokens, and the staging capacity is {config.staging_capacity_tokens}")
+    if len(set(order)) < len(order):
+        raise BadStepError(f"the batch names a request twice: {order}")
+    if total != n:
+        raise BadStepError(f"the batch's requests are scheduled for {total} tokens, and the step has {n}")
+
+
+def _check_slots(slots: IntArray, config: PrefixCacheConfig) -> None:
+    if slots.size == 0:
+        return
+    low, high = int(slots.min()), int(slots.max())
+    if low < 0 or high >= config.num_slots:
+        raise BadStepError(f"the batch writes slots {low} to {high}, and slots are 0 to {config.num_slots - 1}")
+    if slots.size > 1 and not _distinct(slots):
+        raise BadStepError("the batch writes a slot twice in one step")
+
+
+def _distinct(slots: IntArray) -> bool:
+    steps = np.diff(slots)
+    if (steps > 0).all():
+        return True
+    ordered = np.sort(slots)
+    return bool((ordered[1:] != ordered[:-1]).all())

@@ -1,0 +1,395 @@
+"""Write tasks: the write of one request's rows into the pool, and the records that hold those rows.
+
+A step's rows stay one `WriteRecord`; a `WriteChunk` is a task's share of it, a range of rows. Locks and
+events of a task are made on demand, since most tasks are finished before anyone waits for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from palimpsest.errors import PrefixCacheError
+from palimpsest.lifecycle import TaskState, advance
+from palimpsest.prefix_cache.interface import WriteSchedule
+from palimpsest.sync import STANDARD, LockLike, Sync
+
+IntArray = np.ndarray
+Rows = dict[str, torch.Tensor]
+
+_FINAL = (TaskState.WRITTEN, TaskState.FAILED)
+_ON_HOST = (TaskState.HOST_READY, *_FINAL)
+
+
+class PageEvent(Protocol):
+    """Tells when a step's device copies have landed."""
+
+    def synchronize(self) -> None: ...
+
+
+class BudgetTicket:
+    """The charge of one device clone against the byte budget, given back with its last task."""
+
+    __slots__ = ("holders", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        #: the tasks that keep the clone; guarded by the task lock
+        self.holders: set[int] = set()
+
+
+class WriteRecord:
+    """The rows that one step writes with one schedule, as the device and the host have them."""
+
+    __slots__ = ("budget", "host", "ready", "serial", "slots_cpu", "tensors")
+
+    _SERIALS = itertools.count(1)
+
+    def __init__(
+        self, slots_cpu: torch.Tensor, tensors: Rows, host: Rows | None = None, budget: BudgetTicket | None = None
+    ) -> None:
+        self.slots_cpu, self.tensors, self.host, self.budget = slots_cpu, tensors, host, budget
+        #: records in the order of their steps
+        self.serial = next(self._SERIALS)
+        #: tells when device rows may be read by another stream; None on the host
+        self.ready: torch.Event | None = None
+
+    def release_tensors(self) -> None:
+        """Let go of the device rows; the host rows must be there."""
+        self.tensors = {}
+
+
+class WriteChunk:
+    """The rows `start` to `stop` of a record: what one task writes of one step."""
+
+    __slots__ = ("record", "start", "stop")
+
+    def __init__(
+        self, *, slots_cpu: torch.Tensor, tensors: Rows, host: Rows | None = None, budget: BudgetTicket | None = None
+    ) -> None:
+        self.record = WriteRecord(slots_cpu, tensors, host, budget)
+        self.start, self.stop = 0, slots_cpu.numel()
+
+    @classmethod
+    def of(cls, record: WriteRecord, start: int, stop: int) -> WriteChunk:
+        """A share of `record`, without copying."""
+        chunk = cls.__new__(cls)
+        chunk.record, chunk.start, chunk.stop = record, start, stop
+        return chunk
+
+    @property
+    def slots_cpu(self) -> torch.Tensor:
+        """The slots of these rows, int64 on the host."""
+        return self.record.slots_cpu[self.start : self.stop]
+
+    @property
+    def tensors(self) -> Rows:
+        """The rows as they were frozen at save, by key."""
+        return self._share(self.record.tensors)
+
+    @property
+    def host(self) -> Rows | None:
+        """The rows on the host, by key; None until they are there."""
+        return None if self.record.host is None else self._share(self.record.host)
+
+    @host.setter
+    def host(self, rows: Rows) -> None:
+        self.record.host = rows
+
+    @property
+    def budget(self) -> BudgetTicket | None:
+        """The charge of the clone that these rows are a part of."""
+        return self.record.budget
+
+    def rows(self, key: str) -> torch.Tensor:
+        """The rows of `key`, on the host where they are there, else where they were frozen."""
+        # The committer sets `host` before it lets go of `tensors`: read in the other order.
+        tensors, host = self.record.tensors, self.record.host
+        return (tensors if host is None else host)[key][self.start : self.stop]
+
+    def _share(self, rows: Mapping[str, torch.Tensor]) -> Rows:
+        return {key: value[self.start : self.stop] for key, value in rows.items()}
+
+
+class FrozenTask(NamedTuple):
+    """A task's rows as they were when a read was planned on them."""
+
+    tid: int
+    chunks: tuple[WriteChunk, ...]
+    step_d2h_event: PageEvent | None
+
+
+class WriteTask:
+    """One request's write: PENDING, QUEUED, COPYING, HOST_READY, WRITTEN; or FAILED.
+
+    `state` is guarded by the task lock, which tasks of one controller share. `host_ready` and `done` are
+    events for whoever waits; `done` is set only after the completion or failure record was published.
+    """
+
+    __slots__ = (
+        "_done", "_finished", "_host_ready", "_lock", "_sync", "abandoned", "chunks", "landed", "reassigned", "req_id", "schedule",
+        "staging_slot", "state", "step_d2h_event", "tid", "write_n",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tid: int,
+        req_id: str,
+        write_n: int,
+        schedule: WriteSchedule,
+        chunks: list[WriteChunk],
+        staging_slot: int | None = None,
+        step_d2h_event: PageEvent | None = None,
+        *,
+        lock: LockLike | None = None,
+        sync: Sync = STANDARD,
+    ) -> None:
+        self.tid, self.req_id, self.write_n, self.schedule, self.chunks = tid, req_id, write_n, schedule, chunks
+        self.staging_slot, self.step_d2h_event = staging_slot, step_d2h_event
+        self.state = TaskState.PENDING
+        #: per key, the slots that a later claim took over; guarded by the task lock
+        self.reassigned: dict[str, torch.Tensor] = {}
+        #: whether a reset took every row over; guarded by the task lock
+        self.abandoned = False
+        #: what the pool write of this task's batch wrote, for the commit; set before the record
+        self.landed: PoolWrite | None = None
+        self._sync, self._lock = sync, lock if lock is not None else sync.lock()
+        self._host_ready: threading.Event | None = None
+        self._done: threading.Event | None = None
+        self._finished = False
+
+    def __str__(self) -> str:
+        return f"task {self.tid} ({self.schedule.value}) of request {self.req_id!r}, state={self.state.name}"
+
+    @property
+    def host_ready(self) -> threading.Event:
+        """Set once the rows are on the host, or the task has failed."""
+        with self._lock:
+            if self._host_ready is None:
+                self._host_ready = self._sync.event()
+                if self.state in _ON_HOST:
+                    self._host_ready.set()
+            return self._host_ready
+
+    @property
+    def done(self) -> threading.Event:
+        """Set once the task is written or failed and its record is published."""
+        with self._lock:
+            if self._done is None:
+                self._done = self._sync.event()
+                if self._finished:
+                    self._done.set()
+            return self._done
+
+    def is_finished(self) -> bool:
+        """Whether waiters of `done` are or would be awake."""
+        return self._finished or (self._done is not None and self._done.is_set())
+
+    def is_final(self) -> bool:
+        """Whether the task is written or failed."""
+        return self.state in _FINAL
+
+    def transition(self, state: TaskState) -> None:
+        """Take one step of the life cycle. Raises `IllegalTransitionError`."""
+        with self._lock:
+            self.state = advance(self.state, state)
+
+    def claim_copy(self) -> bool:
+        """Claim the copy stage; False for all but the first who asks of a queued task."""
+        with self._lock:
+            if self.state is not TaskState.QUEUED:
+                return False
+            self.state = TaskState.COPYING
+            return True
+
+    def mark_host_ready(self) -> None:
+        """The rows are on the host: COPYING becomes HOST_READY and `host_ready` is set."""
+        self.transition(TaskState.HOST_READY)
+        if self._host_ready is not None:
+            self._host_ready.set()
+
+    def mark_done(self) -> None:
+        """The rows are in the pool and the record is published: wake who waits for `done`."""
+        if self.state is not TaskState.WRITTEN:
+            self.transition(TaskState.WRITTEN)
+        self.wake()
+
+    def mark_failed(self) -> bool:
+        """Fail the task and wake its waiters; False when it was final already."""
+        if not self.fail():
+            return False
+        self.wake()
+        return True
+
+    def fail(self) -> bool:
+        """Fail the task without waking anyone; False when it was final already."""
+        with self._lock:
+            if self.state in _FINAL:
+                return False
+            self.state = TaskState.FAILED
+            return True
+
+    def wake(self) -> None:
+        """Set the events; the record must be published."""
+        with self._lock:
+            self._finished = True
+        for event in (self._host_ready, self._done):
+            if event is not None:
+                event.set()
+
+    def append_chunk(self, chunk: WriteChunk) -> None | TaskState:
+        """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
+        with self._lock:
+            if self.state is not TaskState.PENDING:
+                return self.state
+            self.chunks.append(chunk)
+            return None
+
+    def add_reassigned(self, key: str, slots: torch.Tensor) -> None:
+        """Note that a later claim took `slots` over, so that this task no longer writes them."""
+        known = self.reassigned.get(key)
+        self.reassigned[key] = slots.clone() if known is None else torch.cat([known, slots])
+
+    def lost_any(self, key: str, slots: IntArray) -> bool:
+        """Whether one of `slots` was taken over from this task."""
+        lost = self.reassigned.get(key)
+        return lost is not None and bool(np.isin(slots, lost.numpy()).any())
+
+    def scatter_rows(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        """What this task writes, one (key, slots, host rows) per key: the last chunk of a slot wins, and
+        rows taken over are left out."""
+        return [(write.key, write.slots, write.rows) for write in gather_writes([self]).writes]
+
+    def budget_tickets(self) -> list[BudgetTicket]:
+        """The distinct tickets of this task's chunks, in order."""
+        return list(dict.fromkeys(chunk.budget for chunk in self.chunks if chunk.budget is not None))
+
+    def frozen(self) -> FrozenTask:
+        """The task's rows as they are now, for a read that may be fetched later."""
+        return FrozenTask(self.tid, tuple(self.chunks), self.step_d2h_event)
+
+
+class KeyWrite(NamedTuple):
+    """Rows of one key to write into the pool, and the task of each."""
+
+    key: str
+    slots: torch.Tensor
+    rows: torch.Tensor
+    tids: IntArray
+
+
+class PoolWrite(NamedTuple):
+    """One pool write of a set of tasks: one entry per key."""
+
+    tids: tuple[int, ...]
+    writes: list[KeyWrite]
+
+
+class _Span(NamedTuple):
+    record: WriteRecord
+    start: int
+    stop: int
+    tids: IntArray
+
+
+def gather_writes(tasks: Iterable[WriteTask]) -> PoolWrite:
+    """The rows that `tasks` have to write, gathered per key; neighbours in a record stay one piece."""
+    tasks = list(tasks)
+    spans = list(_spans([task for task in tasks if not task.abandoned]))
+    once = all(len(task.chunks) == 1 for task in tasks)
+    keys = dict.fromkeys(key for span in spans for key in _host(span.record))
+    writes = [_key_write(key, [span for span in spans if key in _host(span.record)], tasks, once) for key in keys]
+    return PoolWrite(tuple(task.tid for task in tasks), writes)
+
+
+def _host(record: WriteRecord) -> Rows:
+    return record.tensors if record.host is None else record.host
+
+
+def _spans(tasks: list[WriteTask]) -> Iterator[_Span]:
+    """The tasks' chunks in the order of their records, neighbouring chunks of a record as one span."""
+    by_record: dict[WriteRecord, list[tuple[int, int, int]]] = {}
+    for task in tasks:
+        for chunk in task.chunks:
+            by_record.setdefault(chunk.record, []).append((chunk.start, chunk.stop, task.tid))
+    for record in sorted(by_record, key=lambda record: record.serial):
+        shares = sorted(by_record[record])
+        first = 0
+        for here in range(1, len(shares) + 1):
+            if here == len(shares) or shares[here][0] != shares[here - 1][1]:
+                yield _span(record, shares[first:here])
+                first = here
+
+
+def _span(record: WriteRecord, shares: list[tuple[int, int, int]]) -> _Span:
+    tids = np.repeat([tid for _, _, tid in shares], [stop - start for start, stop, _ in shares])
+    return _Span(record, shares[0][0], shares[-1][1], tids)
+
+
+def _key_write(key: str, spans: list[_Span], tasks: list[WriteTask], once: bool) -> KeyWrite:
+    slots = _cat([span.record.slots_cpu[span.start : span.stop] for span in spans])
+    rows = _cat([_host(span.record)[key][span.start : span.stop] for span in spans])
+    tids = spans[0].tids if len(spans) == 1 else np.concatenate([span.tids for span in spans])
+    keep = np.arange(tids.size)
+    for task in tasks:
+        if (lost := task.reassigned.get(key)) is not None:
+            keep = keep[~((tids[keep] == task.tid) & np.isin(slots.numpy()[keep], lost.numpy()))]
+    if not once:
+        keep = keep[_last_of_each(slots.numpy()[keep])]
+    if keep.size == tids.size:
+        return KeyWrite(key, slots, rows, tids)
+    index = torch.from_numpy(keep)
+    return KeyWrite(key, slots[index], rows[index], tids[keep])
+
+
+def _cat(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _last_of_each(slots: IntArray) -> IntArray:
+    """The position of the last row of each slot, in order."""
+    _, from_the_end = np.unique(slots[::-1], return_index=True)
+    return np.sort(slots.size - 1 - from_the_end)
+
+
+def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> torch.Tensor:
+    """A copy, on the host, of the rows of `key` that `task` holds for `slots`; the last chunk wins.
+
+    Raises `PrefixCacheError` when the task has no row for one of them.
+    """
+    chunks = [chunk for chunk in task.chunks if key in _host(chunk.record)]
+    held = np.concatenate([chunk.slots_cpu.numpy() for chunk in chunks]) if chunks else np.empty(0, np.int64)
+    order = np.argsort(held, kind="stable")
+    wanted = slots.numpy()
+    place = np.searchsorted(held, wanted, side="right", sorter=order) - 1
+    found = order[place] if held.size else np.full(wanted.size, -1)
+    if held.size == 0 or not np.array_equal(held[found], wanted):
+        raise PrefixCacheError(f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}")
+    return _pick(chunks, key, found)
+
+
+def _pick(chunks: list[WriteChunk], key: str, found: IntArray) -> torch.Tensor:
+    """Rows number `found` of the chunks laid end to end, copied to the host chunk by chunk."""
+    ends = np.cumsum([chunk.stop - chunk.start for chunk in chunks])
+    which = np.searchsorted(ends, found, side="right")
+    first = chunks[0].rows(key)
+    out = torch.empty((found.size, *first.shape[1:]), dtype=first.dtype)
+    for number in np.unique(which):
+        at = np.flatnonzero(which == number)
+        start = ends[number] - (chunks[number].stop - chunks[number].start)
+        out[torch.from_numpy(at)] = _rows_at(chunks[number], key, torch.from_numpy(found[at] - start))
+    return out
+
+
+def _rows_at(chunk: WriteChunk, key: str, index: torch.Tensor) -> torch.Tensor:
+    rows = chunk.rows(key)
+    if rows.device.type == "cpu":
+        return rows.index_select(0, index)
+    if chunk.record.ready is not None:
+        torch.accelerator.current_stream(rows.device.index).wait_event(chunk.record.ready)  # type: ignore[arg-type]
+    return rows.index_select(0, index.to(rows.device)).cpu()
