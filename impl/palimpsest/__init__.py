@@ -1,3 +1,3 @@
-"""Palimpsest: a prefix cache and host mirror whose concurrency protocol is specified and replayed."""
+"""Palimpsest: a cache over reused memory whose protocol is specified, checked and replayed."""
 
 __version__ = "0.1.0"

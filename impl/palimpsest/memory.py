@@ -1,56 +1,89 @@
-"""Host memory: what there is, what a pinned allocation takes, and the one place that allocates it."""
+"""Host memory: how much there is, what a buffer takes of it, and the one place that allocates pinned memory."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import psutil
 import torch
 
-_CGROUP = Path("/sys/fs/cgroup")
-_LIMITS = (
-    (_CGROUP / "memory.max", _CGROUP / "memory.current"),
-    (_CGROUP / "memory" / "memory.limit_in_bytes", _CGROUP / "memory" / "memory.usage_in_bytes"),
-)
+_PROC_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_GIB = 1 << 30
 
 
-def available_host_bytes() -> int:
-    """Bytes that can still be allocated: what the machine has, or its control group if that has less."""
-    available = int(psutil.virtual_memory().available)
-    for limit, usage in _LIMITS:
-        most, used = _read_bytes(limit), _read_bytes(usage)
-        if most is not None and used is not None:
-            available = min(available, max(0, most - used))
-    return available
+def allocate_host(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> torch.Tensor:
+    """An uninitialized tensor on the host. `pinned` asks for page-locked memory, which only a machine with an
+    accelerator has; elsewhere ordinary memory is given."""
+    return torch.empty(shape, dtype=dtype, pin_memory=pinned and can_pin())
 
 
-def _read_bytes(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+def can_pin() -> bool:
+    """Whether this torch and this machine have page-locked memory."""
+    return torch.accelerator.is_available()
 
 
 def pinned_bytes(nbytes: int) -> int:
-    """Bytes that torch's pinned allocator takes for a request: the next power of two.
-
-    Source: `CachingHostAllocator` rounds a request up to a power of two
-    (https://github.com/pytorch/pytorch/issues/95823).
-    """
-    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
+    """Physical bytes that a pinned buffer of `nbytes` takes: torch's allocator rounds up to a power of two."""
+    if nbytes < 0:
+        raise ValueError(f"nbytes is {nbytes}, and must not be negative")
+    return 1 << (nbytes - 1).bit_length() if nbytes else 0
 
 
-def host_bytes(nbytes: int, *, pinned: bool) -> int:
-    """Physical bytes of a host allocation of `nbytes`."""
-    return pinned_bytes(nbytes) if pinned else nbytes
-
-
-def allocate_host(shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:
-    """An uninitialised host tensor, pinned for device copies where asked: the seam for pinned memory."""
-    return torch.empty(shape, dtype=dtype, pin_memory=pinned)
+def host_bytes(nbytes: int, pinned: bool) -> int:
+    """Physical bytes of a buffer of `nbytes` from `allocate_host`."""
+    return pinned_bytes(nbytes) if pinned and can_pin() else nbytes
 
 
 def format_gib(nbytes: int) -> str:
-    """`nbytes` as text in GiB."""
-    return f"{nbytes / (1 << 30):.2f} GiB"
+    """`nbytes` for a person, in GiB."""
+    return f"{nbytes / _GIB:.2f} GiB" if nbytes >= _GIB // 100 else f"{nbytes / _GIB:.2g} GiB"
+
+
+def available_host_bytes(proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT) -> int:
+    """Bytes that this process may still allocate: what the machine has available, or what its control
+    groups (v1 or v2, each level up to the root) leave, if that is less."""
+    available = int(psutil.virtual_memory().available)
+    return max(0, min([available, *_cgroup_headroom(proc_cgroup, cgroup_root)]))
+
+
+def _cgroup_headroom(proc_cgroup: Path, root: Path) -> Iterator[int]:
+    try:
+        lines = proc_cgroup.read_text().splitlines()
+    except OSError:
+        return  # no control groups on this system
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            yield from _headroom_of_levels(root, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _headroom_of_levels(root / "memory", path, *names)
+
+
+def _headroom_of_levels(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
+    """Limit less usage of a group and of each group above it. Inside a container the path may name a group
+    that is not mounted there; the root then is the container's own."""
+    group = PurePosixPath(path.lstrip("/"))
+    for level in (group, *group.parents):
+        folder = root / level
+        most, used = _read_number(folder / limit), _read_number(folder / usage)
+        if most is not None and used is not None:
+            yield most - max(0, used - _read_stat(folder / "memory.stat", reclaimable))
+
+
+def _read_number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+
+
+def _read_stat(file: Path, name: str) -> int:
+    """A field of memory.stat: page cache that the kernel gives back under pressure counts as free."""
+    try:
+        fields = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
+        return int(fields.get(name, 0))
+    except (OSError, ValueError):
+        return 0

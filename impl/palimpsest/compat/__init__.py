@@ -1,1 +1,1 @@
-"""Drop-in modules: upstream's names on this package's classes."""
+"""Upstream names for what this package has, so that a user changes one import."""

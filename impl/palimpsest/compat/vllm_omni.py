@@ -1,11 +1,7 @@
-"""vLLM-Omni's names of the prefix cache, for a runner that changes one import."""
+"""vLLM-Omni's names of the prefix cache: a runner changes one import and nothing else."""
 
-from palimpsest.prefix_cache.controller import (
-    OmniPrefixCacheController,
-    StagingBufferHolder,
-    TaskState,
-    WriteTask,
-)
+from palimpsest.prefix_cache.block_pool import PrefixBlockPool
+from palimpsest.prefix_cache.controller import OmniPrefixCacheController, StagingBufferHolder, TaskState, WriteTask
 from palimpsest.prefix_cache.group_view import (
     FullAttentionGroupView,
     check_prefix_cache_kv_groups,
@@ -20,6 +16,7 @@ from palimpsest.prefix_cache.interface import (
     WriteSchedule,
 )
 from palimpsest.prefix_cache.manager import OmniPrefixCacheManager
+from palimpsest.prefix_cache.merge import StepOutputs
 from palimpsest.prefix_cache.payload import build_mm_cpu, to_payload_element
 from palimpsest.prefix_cache.runner import OmniPrefixCacheRunnerMixin
 
@@ -32,8 +29,10 @@ __all__ = [
     "OmniPrefixCacheRunnerMixin",
     "OmniPrefixCacheStagingTimeoutError",
     "OmniPrefixCacheUnmatchError",
+    "PrefixBlockPool",
     "PrefixCacheConfig",
     "StagingBufferHolder",
+    "StepOutputs",
     "TaskState",
     "WriteSchedule",
     "WriteTask",

@@ -1,32 +1,26 @@
-"""The write side: queues, the committer, the byte budget and the records of finished writes.
+"""The write side: the committer takes tasks to the pool and publishes a record of each.
 
-The controller owns the task lock. Immediate tasks of a step and deferred tasks of an escalation travel
-as sets: each committer action below takes a non-empty set of tasks, and the rows of a set reach the pool
-in one write per key. In eager mode the engine thread is its own committer.
+Immediate tasks of a step and deferred tasks of an escalation travel as sets: each committer action takes
+a non-empty set of tasks, and the rows of a set reach the pool in one write per key. In eager mode the
+engine thread is its own committer.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
 
 from palimpsest.actions import action
-from palimpsest.errors import (
-    BudgetExceededError,
-    PrefixCacheError,
-    ShutdownError,
-    WaitTimeoutError,
-    WriteFailedError,
-)
+from palimpsest.errors import ShutdownError
 from palimpsest.lifecycle import TaskState, advance
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.copies import Copies
 from palimpsest.prefix_cache.interface import PrefixCacheConfig, WriteSchedule
 from palimpsest.prefix_cache.staging import StagingBufferHolder, StagingPool
 from palimpsest.prefix_cache.stats import Stats
+from palimpsest.prefix_cache.taskboard import TaskBoard, _states, _tids
 from palimpsest.prefix_cache.tasks import (
     BudgetTicket,
     FrozenTask,
@@ -35,8 +29,9 @@ from palimpsest.prefix_cache.tasks import (
     WriteTask,
     find_rows,
     gather_writes,
+    records_of,
 )
-from palimpsest.sync import STANDARD, Deadline, Sync
+from palimpsest.sync import STANDARD, Sync
 from palimpsest.trace import Sink
 
 __all__ = [
@@ -53,7 +48,7 @@ __all__ = [
 COMMITTER_NAME = "palimpsest-committer"
 
 
-class PrefixCacheController:
+class PrefixCacheController(TaskBoard):
     """Takes write tasks to the pool and publishes a record of each that finished.
 
     `eager` runs them on the calling thread; otherwise a committer thread is started. `join` and
@@ -71,146 +66,34 @@ class PrefixCacheController:
         trace: Sink | None = None,
         stats: Stats | None = None,
     ) -> None:
-        self.stats = stats or Stats()
-        self._pool, self._config, self._eager, self._sync, self._trace = pool, config, eager, sync, trace
-        self._timeout_s = config.staging_claim_timeout_s
+        super().__init__(config, sync, trace, stats or Stats())
+        self._pool, self._eager = pool, eager
         self._copies = Copies(self._timeout_s, sync)
         self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=self.stats)
-        self._lock = sync.lock()
-        self._work = sync.condition(self._lock)
-        #: registered and not yet drained, by tid; guarded by the task lock
-        self._tasks: dict[int, WriteTask] = {}
-        #: queued tids, escalated ones first; guarded by the task lock
-        self._queue_hi: deque[int] = deque()
-        self._queue_lo: deque[int] = deque()
         #: tids whose copy stage is claimed and whose rows are not in the pool; the committer's own
         self._blocked: list[int] = []
-        #: records not yet drained, in order; guarded by the task lock
-        self._completed: list[int] = []
-        self._failed: list[int] = []
-        self._causes: dict[int, BaseException] = {}
-        #: bytes charged for live device clones; guarded by the task lock
-        self._staged_bytes = 0
-        #: no more work is taken; guarded by the task lock
-        self._closing = False
         #: pool writes held back until the end of an eager run; None outside one (engine thread only)
         self._gathered: list[WriteTask] | None = None
         self._committer = None if eager else sync.thread(self._commit_loop, COMMITTER_NAME)
         if self._committer is not None:
             self._committer.start()
 
-    # ---------------------------------------------------------------- tasks
-
-    @property
-    def lock(self) -> Any:
-        """The task lock, which the tasks of this controller share."""
-        return self._lock
-
     @property
     def staging(self) -> StagingPool:
         """The staging pages."""
         return self._staging_pool
 
-    def get_task(self, tid: int) -> WriteTask | None:
-        """The task, or None once it was drained."""
-        return self._tasks.get(tid)
-
-    def submit(self, task: WriteTask, queued: bool) -> None:
-        """Register a task; `queued` makes it QUEUED, ready for `dispatch`."""
-        self.submit_all([task], queued)
-
-    def submit_all(self, tasks: Iterable[WriteTask], queued: bool) -> None:
-        """Register tasks in one critical section."""
-        with self._lock:
-            for task in tasks:
-                if queued:
-                    task.state = advance(task.state, TaskState.QUEUED)
-                self._tasks[task.tid] = task
-
-    @action("dispatch")
     def dispatch(self, tasks: Collection[WriteTask]) -> None:
         """Hand QUEUED tasks to the committer; in eager mode write them before returning."""
-        with self._work:
-            self._queue_lo.extend(task.tid for task in tasks)
-            if self._trace is not None:
-                self._trace.emit("dispatch", {"tids": [task.tid for task in tasks]}, self._queues())
-            self._work.notify()
+        self.enqueue(tasks)
         if self._eager:
-            self._run_all(tasks)
+            self._run_all()
 
-    @action("escalate")
     def escalate(self, tids: Iterable[int]) -> None:
         """Have tasks written soon: PENDING ones are queued high, QUEUED ones move up, others are left alone."""
-        with self._work:
-            raised = [task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)]
-            if self._trace is not None and raised:
-                self._trace.emit("escalate", {"tids": [task.tid for task in raised]}, self._queues())
-            self._work.notify()
+        raised = self.raise_all(tids)
         if self._eager and raised:
-            self._run_all(raised)
-
-    def _raise(self, task: WriteTask) -> bool:
-        if task.state is TaskState.PENDING:
-            task.state = advance(task.state, TaskState.QUEUED)
-        elif task.state is not TaskState.QUEUED or task.tid in self._queue_hi:
-            return False
-        elif task.tid in self._queue_lo:
-            self._queue_lo.remove(task.tid)
-        self._queue_hi.append(task.tid)
-        return True
-
-    # ---------------------------------------------------------------- waiting
-
-    def join(self, tids: Iterable[int]) -> None:
-        """Wait until the tasks are written. Raises `WriteFailedError` for one that failed, and
-        `WaitTimeoutError` naming the task and its state when the bound runs out."""
-        waited = self.join_begin(list(tids))
-        deadline = Deadline(self._sync, self._timeout_s)
-        for task in waited:
-            if not task.is_finished() and not task.done.wait(deadline.left()):
-                raise self._late(task, "done", deadline)
-        self.join_end(waited)
-
-    @action("join_begin")
-    def join_begin(self, tids: list[int]) -> list[WriteTask]:
-        """The tasks among `tids` that are registered: those to wait for."""
-        with self._lock:
-            tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
-            self.stats.waits += any(not task.is_finished() for task in tasks)
-            if self._trace is not None:
-                self._trace.emit("join_begin", {"tids": tids}, {"tasks": _states(tasks)})
-            return tasks
-
-    @action("join_end")
-    def join_end(self, tasks: list[WriteTask]) -> None:
-        """Raise for a task that failed instead of being written."""
-        with self._lock:
-            if self._trace is not None:
-                self._trace.emit("join_end", {"tids": [task.tid for task in tasks]}, {"tasks": _states(tasks)})
-            lost = next((task for task in tasks if task.state is TaskState.FAILED), None)
-        if lost is not None:
-            raise WriteFailedError(f"{lost} failed before done") from self._causes.get(lost.tid)
-
-    def join_host_ready(self, tids: Iterable[int]) -> None:
-        """Wait until the tasks' rows are on the host; errors as in `join`."""
-        deadline = Deadline(self._sync, self._timeout_s)
-        for tid in tids:
-            task = self._tasks.get(tid)
-            if task is not None and not task.host_ready.wait(deadline.left()):
-                raise self._late(task, "host_ready", deadline)
-            if task is not None and task.state is TaskState.FAILED:
-                raise WriteFailedError(f"{task} failed before host_ready") from self._causes.get(tid)
-
-    def _late(self, task: WriteTask, what: str, deadline: Deadline) -> WaitTimeoutError:
-        return WaitTimeoutError(
-            f"task {task.tid} ({task.schedule.value}) did not reach {what} within {deadline.seconds:g} s: "
-            f"state={task.state.name}, request {task.req_id!r}; committer "
-            f"{'is the engine thread (eager)' if self._committer is None else self._committer_state()}"
-        )
-
-    def _committer_state(self) -> str:
-        alive = self._committer is not None and self._committer.is_alive()
-        return f"{'runs' if alive else 'is dead'}, {len(self._queue_hi)}+{len(self._queue_lo)} tasks queued"
+            self._run_all()
 
     def fetch_host(self, task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> torch.Tensor:
         """A copy of the rows of `key` that `task` holds for `slots`, after its step's copies have landed."""
@@ -218,95 +101,41 @@ class PrefixCacheController:
             task.step_d2h_event.synchronize()
         return find_rows(task, slots, key)
 
-    # ---------------------------------------------------------------- budget
-
-    @property
-    def budget_bytes(self) -> int:
-        """The most bytes that may be charged at once."""
-        return self._config.gpu_staging_bytes
-
-    @action("reserve")
-    def reserve(self, nbytes: int) -> bool:
-        """Charge `nbytes` if they fit. Raises `BudgetExceededError` when they never will."""
-        if nbytes > self.budget_bytes:
-            raise BudgetExceededError(
-                f"one step's deferred rows take {nbytes} bytes, and gpu_staging_bytes is {self.budget_bytes}"
-            )
-        with self._lock:
-            fits = self._staged_bytes + nbytes <= self.budget_bytes
-            if fits:
-                self._staged_bytes += nbytes
-            if self._trace is not None:
-                self._trace.emit("reserve", {"nbytes": nbytes, "fits": fits}, {"staged_bytes": self._staged_bytes})
-            return fits
-
-    @action("unreserve")
-    def unreserve(self, nbytes: int) -> None:
-        """Give back a charge that no task holds."""
-        with self._lock:
-            self._staged_bytes -= nbytes
-            if self._trace is not None:
-                self._trace.emit("unreserve", {"nbytes": nbytes}, {"staged_bytes": self._staged_bytes})
-
-    def pin_budget(self, ticket: BudgetTicket, tid: int) -> None:
-        """Let task `tid` hold the charge of `ticket`."""
-        ticket.holders.add(tid)
-
-    def pin_all(self, ticket: BudgetTicket | None, tasks: Iterable[WriteTask]) -> None:
-        """Let tasks hold the charge of `ticket`, if there is one."""
-        if ticket is not None:
-            with self._lock:
-                ticket.holders.update(task.tid for task in tasks)
-
-    def _release_staged_bytes(self, task: WriteTask) -> None:
-        with self._lock:
-            self._release_tickets(task)
-
-    def _release_tickets(self, task: WriteTask) -> None:
-        for ticket in task.budget_tickets():
-            if task.tid in ticket.holders:
-                ticket.holders.discard(task.tid)
-                if not ticket.holders:
-                    self._staged_bytes -= ticket.nbytes
-
     # ---------------------------------------------------------------- committer actions
 
     @action("claim_copy")
     def claim_copy(self) -> list[WriteTask]:
         """Pop what is queued highest (an escalation, or one step's tasks) and claim its copy stage."""
         with self._lock:
-            return self._claim(self._pop())
+            claimed = [task for task in self._pop() if task.state is TaskState.QUEUED]
+            for task in claimed:
+                task.state = TaskState.COPYING
+            if self._trace is not None and claimed:
+                self._trace.emit("claim_copy", {"tids": _tids(claimed)}, self._queues())
+            return claimed
 
     def _pop(self) -> list[WriteTask]:
+        tasks, low = self._tasks, self._queue_lo
         if self._queue_hi:
-            popped = [self._tasks[tid] for tid in self._queue_hi if tid in self._tasks]
+            popped = [tasks[tid] for tid in self._queue_hi if tid in tasks]
             self._queue_hi.clear()
             return popped
         popped = []
-        while self._queue_lo:
-            task = self._tasks.get(self._queue_lo[0])
+        while low:
+            task = tasks.get(low[0])
             if popped and task is not None and task.staging_slot != popped[0].staging_slot:
                 break
-            self._queue_lo.popleft()
+            low.popleft()
             if task is not None:
                 popped.append(task)
         return popped
 
-    def _claim(self, tasks: list[WriteTask]) -> list[WriteTask]:
-        claimed = [task for task in tasks if task.state is TaskState.QUEUED]
-        for task in claimed:
-            task.state = TaskState.COPYING
-        if self._trace is not None and claimed:
-            self._trace.emit("claim_copy", {"tids": [task.tid for task in claimed]}, self._queues())
-        return claimed
-
-    def _copy_to_host(self, tasks: list[WriteTask]) -> None:
+    def _copy_to_host(self, tasks: Collection[WriteTask]) -> None:
         """Wait until the tasks' rows are on the host, copying deferred clones there."""
-        for event in dict.fromkeys(task.step_d2h_event for task in tasks):
+        for event in {task.step_d2h_event for task in tasks}:
             if event is not None:
                 event.synchronize()
-        records = dict.fromkeys(chunk.record for task in tasks for chunk in task.chunks)
-        pending = [self._copy_record(record) for record in records if record.host is None]
+        pending = [self._copy_record(record) for record in records_of(tasks) if record.host is None]
         for record, host, landed in pending:
             if landed is not None:
                 landed.synchronize()
@@ -316,16 +145,19 @@ class PrefixCacheController:
         return (record, *self._copies.to_host(record.tensors))
 
     @action("host_ready")
-    def host_ready(self, tasks: list[WriteTask]) -> None:
+    def host_ready(self, tasks: Collection[WriteTask]) -> None:
         """COPYING becomes HOST_READY; the tasks give their tickets back."""
-        for task in tasks:
-            task.mark_host_ready()
+        ready: list[WriteTask] = []
         with self._lock:
-            for task in tasks:
-                self._release_tickets(task)
-            if self._trace is not None:
-                post = {"tasks": _states(tasks), "staged_bytes": self._staged_bytes}
-                self._trace.emit("host_ready", {"tids": [task.tid for task in tasks]}, post)
+            try:
+                for task in tasks:
+                    task.mark_host_ready()
+                    ready.append(task)
+            finally:
+                self._release_tickets(ready)
+                if self._trace is not None and ready:
+                    post = {"tasks": _states(ready), "staged_bytes": self._staged_bytes}
+                    self._trace.emit("host_ready", {"tids": _tids(ready)}, post)
 
     @action("begin_pool_write")
     def begin_pool_write(self, tasks: list[WriteTask]) -> None:
@@ -355,24 +187,25 @@ class PrefixCacheController:
         with self._lock:
             for task in tasks:
                 task.state = advance(task.state, TaskState.WRITTEN)
-            self._completed.extend(task.tid for task in tasks)
+            self._completed += [task.tid for task in tasks]
             if self._trace is not None:
-                self._trace.emit("complete", {"tids": [task.tid for task in tasks]}, self._records())
+                self._trace.emit("complete", {"tids": _tids(tasks)}, self._records())
 
     @action("wake")
-    def wake(self, tasks: list[WriteTask]) -> None:
+    def wake(self, tasks: Collection[WriteTask]) -> None:
         """Wake who waits for these tasks; their records are published."""
-        if self._trace is not None:
-            with self._lock:
-                self._trace.emit("wake", {"tids": [task.tid for task in tasks]}, {"tasks": _states(tasks)})
-        for task in tasks:
-            task.wake()
+        with self._lock:
+            events = [event for task in tasks for event in task.finish()]
+            if self._trace is not None:
+                self._trace.emit("wake", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
+        for event in events:
+            event.set()
 
-    def _release_pages(self, tasks: list[WriteTask]) -> None:
+    def _release_pages(self, tasks: Iterable[WriteTask]) -> None:
         pages: dict[int, list[StagingBufferHolder]] = {}
         for task in tasks:
             if task.staging_slot is not None:
-                pages.setdefault(task.staging_slot, []).append(StagingBufferHolder.for_task(task.tid))
+                pages.setdefault(task.staging_slot, []).append(StagingBufferHolder("task", task.tid))
         for page, holders in pages.items():
             self._staging_pool.release_page(page, holders)
 
@@ -385,94 +218,86 @@ class PrefixCacheController:
 
     def _fail_all(self, tasks: Iterable[WriteTask], cause: BaseException | None) -> None:
         """Fail what is not final: release, publish the record, then wake."""
-        failed = self.fail(list(tasks), cause)
+        failed = self.fail(tasks, cause)
         if failed:
             self._release_pages(failed)
             self.record_failure(failed)
             self.wake(failed)
 
     @action("fail")
-    def fail(self, tasks: list[WriteTask], cause: BaseException | None) -> list[WriteTask]:
+    def fail(self, tasks: Iterable[WriteTask], cause: BaseException | None) -> list[WriteTask]:
         """Mark tasks that are not final as FAILED and give their tickets back; gives those."""
-        failed = [task for task in tasks if task.fail()]
         with self._lock:
+            failed = [task for task in tasks if not task.is_final()]
             for task in failed:
-                self._release_tickets(task)
+                task.state = advance(task.state, TaskState.FAILED)
                 if cause is not None:
                     self._causes[task.tid] = cause
+            self._release_tickets(failed)
             if self._trace is not None and failed:
                 post = {"tasks": _states(failed), "staged_bytes": self._staged_bytes}
-                self._trace.emit("fail", {"tids": [task.tid for task in failed]}, post)
-        return failed
+                self._trace.emit("fail", {"tids": _tids(failed)}, post)
+            return failed
 
     @action("record_failure")
     def record_failure(self, tasks: list[WriteTask]) -> None:
         """Publish the failure records; nobody is woken yet."""
         with self._lock:
-            self._failed.extend(task.tid for task in tasks)
+            self._failed += [task.tid for task in tasks]
             if self._trace is not None:
-                self._trace.emit("record_failure", {"tids": [task.tid for task in tasks]}, self._records())
-
-    def cause_of(self, tid: int) -> BaseException | None:
-        """Why a task failed, where that is known."""
-        return self._causes.get(tid)
-
-    def take_records(self) -> tuple[list[WriteTask], list[WriteTask]]:
-        """The tasks written and the tasks failed since the last call; they are no longer registered."""
-        with self._lock:
-            completed, self._completed = self._completed, []
-            failed, self._failed = self._failed, []
-            pop = self._tasks.pop
-            return (
-                [task for tid in completed if (task := pop(tid, None)) is not None],
-                [task for tid in failed if (task := pop(tid, None)) is not None],
-            )
-
-    def abandon_all(self) -> None:
-        """Take every row over from the tasks that are not final: they write nothing any more."""
-        with self._lock:
-            for task in self._tasks.values():
-                task.abandoned = True
+                self._trace.emit("record_failure", {"tids": _tids(tasks)}, self._records())
 
     # ---------------------------------------------------------------- eager
 
-    def _run_all(self, tasks: Collection[WriteTask]) -> None:
-        """Run tasks on this thread, their rows gathered into one pool write; the first error fails the rest."""
-        self._gathered = []
-        error: BaseException | None = None
-        try:
-            for task in tasks:
-                self._run_eager(task)
-        except BaseException as caught:
-            error = caught
+    def _run_all(self) -> None:
+        """Take what is queued highest to the pool on this thread, in one pool write.
+
+        The first error fails those that are not written, and is raised.
+        """
+        tasks, self._gathered = self.claim_copy(), []
+        error = self._attempt(lambda: self._gather(tasks))
         gathered, self._gathered = self._gathered, None
-        try:
-            if gathered:
-                self._write_pool(gathered)
-        except BaseException as caught:
-            error = error or caught
+        error = self._attempt(lambda: self.host_ready(gathered)) or error
+        ready = [task for task in gathered if task.state is TaskState.HOST_READY]
+        if ready:
+            error = self._attempt(lambda: self._write_pool(ready)) or error
         if error is not None:
             self._fail_all(tasks, error)
             raise error
 
+    def _attempt(self, stage: Callable[[], None]) -> BaseException | None:
+        """The error of a stage, if any: what earlier tasks of a run have reached is finished all the same."""
+        try:
+            stage()
+        except BaseException as error:
+            return error
+        return None
+
+    def _gather(self, tasks: list[WriteTask]) -> None:
+        self._copy_to_host(tasks)
+        for task in tasks:
+            self._run_eager(task)
+
     def _run_eager(self, task: WriteTask) -> None:
-        with self._lock:
-            claimed = self._claim([task])
+        """Take a task to the pool on this thread; within a run, together with the run's other tasks."""
+        if self._gathered is None:
+            if not task.claim_copy():
+                return
             self._dequeue(task.tid)
-        if claimed:
-            self._copy_to_host(claimed)
-            self.host_ready(claimed)
-            self._scatter(task)
+            self._copy_to_host([task])
+            self.host_ready([task])
+        self._scatter(task)
 
     def _dequeue(self, tid: int) -> None:
-        for tids in (self._queue_hi, self._queue_lo):
-            if tids and tids[0] == tid:
-                tids.popleft()
-            elif tid in tids:
-                tids.remove(tid)
+        with self._lock:
+            for tids in (self._queue_hi, self._queue_lo):
+                if tid in tids:
+                    tids.remove(tid)
+            if self._trace is not None:
+                self._trace.emit("claim_copy", {"tids": [tid]}, self._queues())
 
     def _scatter(self, task: WriteTask) -> None:
-        """Write a HOST_READY task to the pool; within an eager run, together with the run's other tasks."""
+        """Write a HOST_READY task to the pool; within an eager run, have it written at the run's end."""
         if self._gathered is None:
             self._write_pool([task])
         else:
@@ -498,7 +323,7 @@ class PrefixCacheController:
             if tasks:
                 self._copy_to_host(tasks)
                 self.host_ready(tasks)
-                self._blocked.extend(task.tid for task in tasks)
+                self._blocked += [task.tid for task in tasks]
                 self._scatter_host_ready()
         except Exception as error:
             self._blocked.clear()
@@ -519,8 +344,7 @@ class PrefixCacheController:
     def _die(self, error: BaseException) -> None:
         with self._lock:
             self._closing = True
-            left = list(self._tasks.values())
-        self._fail_all(left, error)
+        self._fail_all(self.unfinished(), error)
 
     # ---------------------------------------------------------------- end
 
@@ -535,41 +359,22 @@ class PrefixCacheController:
         self._staging_pool.close()
         if self._committer is not None:
             self._committer.join(self._timeout_s)
-        self._fail_all(list(self._tasks.values()), ShutdownError("the cache was shut down"))
+        self._fail_all(self.unfinished(), ShutdownError("the cache was shut down"))
         stuck = self._committer is not None and self._committer.is_alive()
         return [COMMITTER_NAME] if stuck else []
 
-    def unfinished(self) -> list[str]:
-        """Tasks that are neither written nor failed."""
-        return [str(task) for task in list(self._tasks.values()) if not task.is_final()]
-
     def check(self) -> list[str]:
         """What contradicts itself: charges without a clone, pages held by finished tasks."""
-        with self._lock:
-            tasks = [task for task in self._tasks.values() if not task.is_final()]
-            tickets = {ticket for task in tasks for ticket in task.budget_tickets() if task.tid in ticket.holders}
-            wrong = []
-            if (due := sum(ticket.nbytes for ticket in tickets)) != self._staged_bytes:
-                wrong.append(f"{self._staged_bytes} bytes are charged, and live clones take {due}")
-            live = {task.tid for task in tasks}
-        return wrong + [
-            f"page {page} is held by {holder}, which is finished"
-            for page, holders in enumerate(self._staging_pool._busy)
-            for holder in holders
-            if holder.kind == "task" and holder.number not in live
-        ]
+        live = {StagingBufferHolder("task", task.tid) for task in self.unfinished()}
+        return self._check_budget() + [
+            f"{held}, which is finished" for held, holder in self._staging_pool.holds() if holder.kind == "task"
+            and holder not in live
+        ]  # fmt: skip
 
-    def _queues(self) -> dict[str, Any]:
-        return {"hi": list(self._queue_hi), "lo": list(self._queue_lo)}
-
-    def _records(self) -> dict[str, Any]:
-        return {"completed": list(self._completed), "failed": list(self._failed)}
-
-
-def _states(tasks: Iterable[WriteTask]) -> dict[int, str]:
-    return {task.tid: task.state.name for task in tasks}
-
-
+    def _who_writes(self) -> str:
+        if self._committer is None:
+            return f"the engine thread writes (eager); {super()._who_writes()}"
+        return f"the committer {'runs' if self._committer.is_alive() else 'is dead'}; {super()._who_writes()}"
 
 
 OmniPrefixCacheController = PrefixCacheController

@@ -260,8 +260,7 @@ class PrefixCacheManager:
             hidden, mm, n, padded, self._policy, {**self.config.layouts, **layouts}
         )
         record = WriteRecord(slots_cpu, deferred) if deferred else None
-        chunks = split.share_record(record, req_order, bounds) if record is not None else []
-        return SplitOutputs(immediate, leftover, record, chunks)
+        return SplitOutputs(immediate, leftover, record, req_order, bounds)
 
     def _allocate_keys(self, outputs: SplitOutputs) -> dict[str, torch.Tensor]:
         """Storage for the keys that this step saves for the first time, not yet installed."""
@@ -290,7 +289,7 @@ class PrefixCacheManager:
     def _flush_oldest(self, needed: int) -> None:
         tids = self.seal_oldest()
         if not tids:
-            tids = [task.tid for task in list(self._controller._tasks.values()) if not task.is_final()]
+            tids = [task.tid for task in self._controller.unfinished()]
             if not tids:
                 raise PrefixCacheError(f"{needed} bytes do not fit the budget, and no task holds a clone")
         self._controller.escalate(tids)
@@ -387,20 +386,19 @@ class PrefixCacheManager:
 
     def _claim(self, ctx: StepContext, outputs: SplitOutputs) -> tuple[list[WriteTask], list[int]]:
         rows, requests = ctx.rows, self._request_tasks
-        counts = np.diff(rows.bounds)
-        tenants = np.repeat(np.array(requests.generations(rows.req_order), dtype=np.int64), counts)
+        tenants = requests.tenants(rows)
         writers: dict[str, np.ndarray] = {}
+        opened: list[WriteTask] = []
+        closed: list[int] = []
         tasks = self._immediate_tasks(ctx, outputs)
         if tasks:
-            tids = np.repeat([task.tid for task in tasks], counts[counts > 0])
-            writers.update(dict.fromkeys(outputs.immediate, tids))
-        takers, opened, closed = requests.append(outputs.deferred_chunks)
-        if takers and outputs.deferred is not None:
-            tids = np.repeat([task.tid for task in takers], counts[counts > 0])
-            writers.update(dict.fromkeys(outputs.deferred.tensors, tids))
-            self._controller.pin_all(outputs.deferred.budget, takers)
-        lost = self._slot_status.claim(rows.slots.numpy(), tenants, writers)
-        for tid, key, slots in lost:
+            writers.update(dict.fromkeys(outputs.immediate, rows.per_row([task.tid for task in tasks])))
+        if outputs.deferred is not None:
+            batch, opened, closed = requests.append(outputs.deferred, rows)
+            writers.update(dict.fromkeys(outputs.deferred.tensors, batch.row_tids))
+            assert outputs.deferred.budget is not None
+            self._controller.pin_all(outputs.deferred.budget, batch.tids)
+        for tid, key, slots in self._slot_status.claim(rows.slots.numpy(), tenants, writers):
             if (task := self._controller.get_task(tid)) is not None:
                 task.add_reassigned(key, torch.from_numpy(slots))
         self._controller.submit_all(tasks, queued=True)
@@ -414,7 +412,7 @@ class PrefixCacheManager:
         page = ctx.d2h.staging_slot
         record = WriteRecord(ctx.rows.slots, {}, ctx.d2h.views)
         tasks = self._request_tasks.immediate(record, ctx.rows, ctx.step_id, page, ctx.d2h.event)
-        self._controller.staging.bind(page, [StagingBufferHolder.for_task(task.tid) for task in tasks])
+        self._controller.staging.bind(page, [StagingBufferHolder("task", task.tid) for task in tasks])
         return tasks
 
     def _hand_over(self, ctx: StepContext, tasks: list[WriteTask], closed: list[int]) -> None:
@@ -430,8 +428,9 @@ class PrefixCacheManager:
         self._prefetch_step(ctx)
 
     def _prefetch_step(self, ctx: StepContext) -> None:
-        counts = dict(zip(ctx.rows.req_order, np.diff(ctx.rows.bounds).tolist(), strict=True))
-        self._prefetch(BegunStep(counts, ctx.hits, {}, ctx.reads, ctx.hit_prefetch))
+        if ctx.hits:
+            counts = dict(zip(ctx.rows.req_order, ctx.rows.counts, strict=True))
+            self._prefetch(BegunStep(counts, ctx.hits, {}, ctx.reads, ctx.hit_prefetch))
 
     # ------------------------------------------------------------------ consume
 
@@ -538,7 +537,8 @@ class PrefixCacheManager:
         """The buffer of a hit with its prefix rows; fetched here when the prefetch thread has not begun."""
         future, read = ctx.hit_prefetch[req_id][key], ctx.reads[req_id][key]
         if future.cancel():
-            return self._fetch_merged(read, ctx.rows.count_of(req_id))
+            start, stop = ctx.rows.span(req_id)
+            return self._fetch_merged(read, stop - start)
         try:
             return future.result(self.config.staging_claim_timeout_s)
         except TimeoutError as error:
@@ -550,7 +550,7 @@ class PrefixCacheManager:
             ) from error
 
     def _report_absent(self, ctx: StepContext, outputs: StepOutputs, req_ids: Collection[str]) -> None:
-        for req_id in req_ids:
+        for req_id in req_ids if ctx.hits else ():
             for key, read in ctx.reads.get(req_id, {}).items():
                 if read.absent is not None and key in outputs.mm_outputs:
                     outputs.absent.setdefault(key, {})[req_id] = torch.from_numpy(read.absent.copy())
@@ -564,7 +564,7 @@ class PrefixCacheManager:
             task = self._failure
             slots = [int(slot) for chunk in task.chunks[:4] for slot in chunk.slots_cpu[:4]]
             raise WriteFailedError(
-                f"a write failed: {task} (slots {slots}...); the cache serves nothing from here on"
+                f"a write failed: {task}, slots {slots} and on; the cache serves nothing from here on"
             ) from self._controller.cause_of(task.tid)
 
     def _drain(self) -> None:
@@ -671,9 +671,8 @@ class PrefixCacheManager:
     def _held_pages(self) -> list[str]:
         known = {StagingBufferHolder.for_step(step_id) for step_id in self._step_ctxs}
         return [
-            f"page {page} is held by {holder}, which was consumed"
-            for page, holders in enumerate(self._controller.staging._busy)
-            for holder in holders
+            f"{held}, which was consumed"
+            for held, holder in self._controller.staging.holds()
             if holder.kind == "step" and holder not in known
         ]
 

@@ -1,4 +1,4 @@
-"""Payload elements: one request's part of an output that passes through the cache."""
+"""Multimodal outputs on the host, and each request's element of them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from typing import Any
 
 import torch
 
+from palimpsest.errors import BadStepError
 
-def build_mm_cpu(multimodal_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Host copies of all outputs, which the producer may overwrite afterwards.
 
-    Tensors inside lists, tuples and dicts are copied too, shapes are kept, other values are passed on.
-    """
-    return {key: _own(value) for key, value in multimodal_outputs.items()}
+def build_mm_cpu(mm: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies on the host of every tensor in `mm`, inside dicts, lists and tuples too; they share no memory
+    with the originals. Whatever else is there is handed on as it is."""
+    return {key: _own(value) for key, value in mm.items()}
 
 
 def _own(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        host = value.detach().to("cpu")
-        return host.clone() if host.data_ptr() == value.data_ptr() else host
+        return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
     if isinstance(value, Mapping):
         return {key: _own(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([_own(item) for item in value]) if type(value) in (list, tuple) else value
+    if isinstance(value, list):
+        return [_own(item) for item in value]
+    if isinstance(value, tuple):
+        return _own_tuple(value)
     return value
+
+
+def _own_tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    items = [_own(item) for item in value]
+    # A named tuple takes its fields one by one.
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 def to_payload_element(
@@ -36,25 +43,28 @@ def to_payload_element(
     pass_lists_through: bool = False,
     seq_len: int | None = None,
 ) -> Any:
-    """The part of `value` that belongs to request number `index`, whose rows are `start` to `end`.
+    """The element of `value` for request number `index` of the batch, whose rows are `start` to `end`.
 
-    A tensor whose first dimension is `seq_len` (the step's token count) is cut to the request's rows; any
-    other tensor stays whole. A list has an element per request and is indexed, or stays whole with
-    `pass_lists_through`. A dict is taken apart value by value. Nothing is copied: tensors are views.
-    Raises `IndexError` when a list that is indexed has no element for the request.
+    A tensor whose first dimension is `seq_len` (the step's token count) gives a view of the request's
+    rows. A list gives its item number `index`, or itself with `pass_lists_through`. A dict gives a dict of
+    its values' elements. Anything else is given whole. Nothing is copied. Raises `BadStepError` for a list
+    that has no item for the request.
     """
     if isinstance(value, torch.Tensor):
-        per_token = seq_len is not None and value.ndim > 0 and value.shape[0] == seq_len
-        return value[start:end] if per_token else value
-    if isinstance(value, Mapping):
+        return value[start:end] if value.ndim > 0 and value.shape[0] == seq_len else value
+    if isinstance(value, dict):
         return {
             key: to_payload_element(
                 item, index, start=start, end=end, pass_lists_through=pass_lists_through, seq_len=seq_len
             )
             for key, item in value.items()
         }
-    if isinstance(value, (list, tuple)) and not pass_lists_through:
-        if index >= len(value):
-            raise IndexError(f"a list of {len(value)} elements has none for request number {index}")
-        return value[index]
+    if isinstance(value, list) and not pass_lists_through:
+        return _item(value, index)
     return value
+
+
+def _item(items: list[Any], index: int) -> Any:
+    if not 0 <= index < len(items):
+        raise BadStepError(f"a list of {len(items)} items has none for request number {index} of the batch")
+    return items[index]

@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.interface import WriteSchedule
 from palimpsest.prefix_cache.steps import StepRows
-from palimpsest.prefix_cache.tasks import WriteChunk, WriteRecord, WriteTask
-from palimpsest.lifecycle import TaskState
+from palimpsest.prefix_cache.tasks import PageEvent, Run, WriteRecord, WriteTask
 from palimpsest.sync import Sync
+
+
+IntArray = np.ndarray
+
+
+@dataclass
+class Batch:
+    """What stays the same while steps have the same requests with the same token counts."""
+
+    req_order: list[str]
+    counts: list[int]
+    #: the generation of each row
+    tenants: IntArray
+    #: the requests' open deferred tasks, their tids, the tid of each row, and the records they share
+    takers: list[WriteTask] = field(default_factory=list)
+    tids: list[int] = field(default_factory=list)
+    row_tids: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    records: list[WriteRecord] = field(default_factory=list)
+
+    def fits(self, rows: StepRows) -> bool:
+        """Whether a step has the batch's requests and token counts."""
+        return rows.req_order == self.req_order and rows.counts == self.counts
+
+    def takes_more(self) -> bool:
+        """Whether all its deferred tasks can take the rows of one more step."""
+        return bool(self.takers) and all(t.state is TaskState.PENDING and not t.reassigned for t in self.takers)
 
 
 class RequestTasks:
@@ -22,6 +51,7 @@ class RequestTasks:
         self.live: dict[str, int] = {}
         #: request -> the deferred task that takes its next rows
         self.deferred: dict[str, WriteTask] = {}
+        self._batch: Batch | None = None
         self._writes: dict[str, int] = {}
         self._generations = itertools.count(1)
         self._tids = itertools.count(1)
@@ -34,15 +64,18 @@ class RequestTasks:
             by_request.setdefault(task.req_id, set()).add(task.tid)
         return by_request
 
-    def generations(self, req_ids: Iterable[str]) -> list[int]:
-        """The generation of each request; one that is not live starts a new one."""
-        live = self.live
-        return [live.get(req_id) or self._start(req_id) for req_id in req_ids]
+    def tenants(self, rows: StepRows) -> IntArray:
+        """The generation of each row of a step; a request that is not live starts a new one."""
+        if self._batch is None or not self._batch.fits(rows):
+            generations = [self.live.get(req_id) or self._start(req_id) for req_id, _, _ in rows.shares()]
+            self._batch = Batch(rows.req_order, rows.counts, rows.per_row(generations))
+        return self._batch.tenants
 
     def end(self, req_ids: Iterable[str]) -> list[int]:
         """End the requests' generations; gives the open deferred tasks to escalate."""
         tids = []
         for req_id in req_ids:
+            self._batch = None
             self.live.pop(req_id, None)
             self._writes.pop(req_id, None)
             if (task := self.deferred.pop(req_id, None)) is not None:
@@ -51,6 +84,7 @@ class RequestTasks:
 
     def renew(self) -> list[int]:
         """Give every live request a new generation; gives the open deferred tasks, now closed."""
+        self._batch = None
         for req_id in self.live:
             self.live[req_id] = next(self._generations)
         tids = [task.tid for task in self.deferred.values()]
@@ -61,44 +95,63 @@ class RequestTasks:
         """Close the open deferred tasks that hold the oldest rows of any; gives them."""
         if not self.deferred:
             return []
-        oldest = min(task.chunks[0].record.serial for task in self.deferred.values())
-        sealed = [req for req, task in self.deferred.items() if task.chunks[0].record.serial == oldest]
+        self._batch = None
+        first = {req_id: task.runs[0].records[0].serial for req_id, task in self.deferred.items()}
+        oldest = min(first.values())
+        sealed = [req_id for req_id, serial in first.items() if serial == oldest]
         return [self.deferred.pop(req_id).tid for req_id in sealed]
 
-    def immediate(self, record: WriteRecord, rows: StepRows, step_id: int, page: int, event: object) -> list[WriteTask]:
+    def immediate(
+        self, record: WriteRecord, rows: StepRows, step_id: int, page: int, event: PageEvent | None
+    ) -> list[WriteTask]:
         """One task per request with rows in this step's record, not yet registered."""
-        lock, sync, schedule = self._controller.lock, self._sync, WriteSchedule.JOIN_NEXT_STEP
-        bounds, tids = rows.bounds, self._tids
-        return [
-            WriteTask(
-                next(tids), req_id, step_id, schedule, [WriteChunk.of(record, bounds[i], bounds[i + 1])], page, event,
-                lock=lock, sync=sync,
-            )
-            for i, req_id in enumerate(rows.req_order)
-            if bounds[i + 1] > bounds[i]
-        ]  # fmt: skip
+        lock, sync, schedule, tids = self._controller.lock, self._sync, WriteSchedule.JOIN_NEXT_STEP, self._tids
+        tasks, records = [], [record]
+        for req_id, start, stop in rows.shares():
+            task = WriteTask(next(tids), req_id, step_id, schedule, (), page, event, lock=lock, sync=sync)
+            task.runs.append(Run(records, start, stop))
+            tasks.append(task)
+        return tasks
 
-    def append(self, chunks: list[tuple[str, WriteChunk]]) -> tuple[list[WriteTask], list[WriteTask], list[int]]:
-        """Give each request's rows to its open deferred task, opening one where there is none that can
-        take them. Gives the task of each chunk, the tasks opened, and the tasks closed for escalation."""
-        takers, opened, closed = [], [], []
-        for req_id, chunk in chunks:
+    def append(self, record: WriteRecord, rows: StepRows) -> tuple[Batch, list[WriteTask], list[int]]:
+        """Give each request's rows of a record to its open deferred task, opening one where there is none
+        that can take them. Gives the batch of takers, the tasks opened, and those to escalate.
+
+        `tenants` was called for the same step.
+        """
+        batch = self._batch
+        assert batch is not None and batch.fits(rows)
+        with self._controller.lock:
+            if batch.takes_more():
+                batch.records.append(record)
+                return batch, [], []
+            return self._append_to_each(batch, record, rows)
+
+    def _append_to_each(
+        self, batch: Batch, record: WriteRecord, rows: StepRows
+    ) -> tuple[Batch, list[WriteTask], list[int]]:
+        opened: list[WriteTask] = []
+        closed: list[int] = []
+        batch.takers, batch.records = [], [record]
+        for req_id, start, stop in rows.shares():
             task = self.deferred.get(req_id)
-            if task is None or (task.reassigned and _lost_any(task, chunk)) or task.append_chunk(chunk) is not None:
+            if task is None or task.state is not TaskState.PENDING or _lost_any(task, record, start, stop):
                 if task is not None and task.state is TaskState.PENDING:
                     closed.append(task.tid)
-                task = self._open(req_id, chunk)
+                task = self._open(req_id)
                 opened.append(task)
-            takers.append(task)
-        return takers, opened, closed
+            task.runs.append(Run(batch.records, start, stop))
+            batch.takers.append(task)
+        batch.tids = [task.tid for task in batch.takers]
+        batch.row_tids = rows.per_row(batch.tids)
+        return batch, opened, closed
 
-    def _open(self, req_id: str, chunk: WriteChunk) -> WriteTask:
+    def _open(self, req_id: str) -> WriteTask:
         self._writes[req_id] = number = self._writes.get(req_id, 0) + 1
-        task = WriteTask(
-            next(self._tids), req_id, number, WriteSchedule.JOIN_ON_FINISH, [chunk],
+        self.deferred[req_id] = task = WriteTask(
+            next(self._tids), req_id, number, WriteSchedule.JOIN_ON_FINISH, (),
             lock=self._controller.lock, sync=self._sync,
         )  # fmt: skip
-        self.deferred[req_id] = task
         return task
 
     def _start(self, req_id: str) -> int:
@@ -106,6 +159,9 @@ class RequestTasks:
         return generation
 
 
-def _lost_any(task: WriteTask, chunk: WriteChunk) -> bool:
-    slots = chunk.slots_cpu.numpy()
-    return any(task.lost_any(key, slots) for key in chunk.record.tensors)
+def _lost_any(task: WriteTask, record: WriteRecord, start: int, stop: int) -> bool:
+    """Whether a later claim took a row over from `task` that it would write again."""
+    if not task.reassigned:
+        return False
+    slots = record.slots_cpu[start:stop].numpy()
+    return any(task.lost_any(key, slots) for key in record.tensors)

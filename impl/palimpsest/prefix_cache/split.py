@@ -23,8 +23,17 @@ class SplitOutputs(NamedTuple):
     leftover: dict[str, Any]
     #: the deferred rows as one record, None when there are none
     deferred: WriteRecord | None
-    #: each request's share of the deferred rows
-    deferred_chunks: list[tuple[str, WriteChunk]]
+    #: the batch's requests; request i has rows bounds[i] to bounds[i + 1]
+    req_order: list[str]
+    bounds: list[int]
+
+    @property
+    def deferred_chunks(self) -> list[tuple[str, WriteChunk]]:
+        """Each request's share of the deferred rows."""
+        if self.deferred is None:
+            return []
+        shares = zip(self.req_order, self.bounds, self.bounds[1:], strict=False)
+        return [(req_id, WriteChunk.of(self.deferred, start, stop)) for req_id, start, stop in shares if stop > start]
 
 
 def is_step_token_tensor(value: object, n: int, padded: int) -> bool:
@@ -64,15 +73,6 @@ def split_outputs(
     for key, rows in (*immediate.items(), *deferred.items()):
         _check_layout(key, KeyLayout.of(rows), layouts)
     return immediate, deferred, leftover
-
-
-def share_record(record: WriteRecord, req_order: list[str], bounds: list[int]) -> list[tuple[str, WriteChunk]]:
-    """Each request's share of a step's record; request `i` has rows `bounds[i]` to `bounds[i + 1]`."""
-    return [
-        (req_id, WriteChunk.of(record, start, stop))
-        for req_id, start, stop in zip(req_order, bounds, bounds[1:], strict=False)
-        if stop > start
-    ]
 
 
 def _hidden_rows(hidden: torch.Tensor | None, n: int) -> torch.Tensor:

@@ -124,10 +124,14 @@ class StagingPool:
         """Host bytes of one page with these keys."""
         return sum(self._capacity * layout.row_bytes for layout in layouts.values())
 
-    def held(self) -> list[str]:
-        """Who holds which page."""
+    def holds(self) -> list[tuple[str, StagingBufferHolder]]:
+        """Every hold of a page, in words and as a value."""
         with self._lock:
-            return self._held()
+            return [
+                (f"page {page} is held by {holder}", holder)
+                for page, holders in enumerate(self._busy)
+                for holder in sorted(holders)
+            ]
 
     def _held(self) -> list[str]:
         return [

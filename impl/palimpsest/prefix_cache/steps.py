@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -48,28 +48,31 @@ class BegunStep:
 class StepRows:
     """Which rows of a step belong to whom, and the slots they go to."""
 
-    def __init__(self, req_order: list[str], bounds: list[int], slots: torch.Tensor) -> None:
-        self.req_order = req_order
+    def __init__(self, req_order: list[str], counts: list[int], slots: torch.Tensor) -> None:
+        self.req_order, self.counts, self.slots = req_order, counts, slots
         #: request i has rows bounds[i] to bounds[i + 1]
-        self.bounds = bounds
-        self.slots = slots
+        self.bounds = [0, *accumulate(counts)]
         #: request -> its number in the batch
-        self.place = {req_id: number for number, req_id in enumerate(req_order)}
+        self.place = dict(zip(req_order, range(len(req_order)), strict=True))
 
     @property
     def count(self) -> int:
         """Tokens of the step."""
         return self.bounds[-1]
 
+    def shares(self) -> Iterator[tuple[str, int, int]]:
+        """Each request that has rows: its id, its first row, and the row after its last."""
+        return ((r, a, b) for r, a, b in zip(self.req_order, self.bounds, self.bounds[1:], strict=False) if b > a)
+
+    def per_row(self, values: list[int]) -> IntArray:
+        """`values`, one for each request that has rows, repeated for each of its rows."""
+        counts = [count for count in self.counts if count]
+        return np.repeat(np.array(values, dtype=np.int64), counts)
+
     def span(self, req_id: str) -> tuple[int, int]:
         """First row of a request in this step, and the row after its last."""
         number = self.place[req_id]
         return self.bounds[number], self.bounds[number + 1]
-
-    def count_of(self, req_id: str) -> int:
-        """Tokens of a request in this step."""
-        start, stop = self.span(req_id)
-        return stop - start
 
 
 class StepCopies(NamedTuple):
@@ -115,14 +118,16 @@ def read_schedule(scheduler_output: Any, config: PrefixCacheConfig, live: Mappin
     ended = list(dict.fromkeys([*finished, *preempted]))
     num_scheduled = dict(scheduler_output.num_scheduled_tokens)
     try:
-        hits = _new_hits(scheduler_output.scheduled_new_reqs, config, set(live) - set(ended))
+        hits = _new_hits(scheduler_output.scheduled_new_reqs, config, live, ended)
         _check_counts(num_scheduled)
     except BadStepError as error:
         return Schedule({}, ended, {}, error)
     return Schedule(num_scheduled, ended, hits, None)
 
 
-def _new_hits(new_requests: Iterable[Any], config: PrefixCacheConfig, live: set[str]) -> Hits:
+def _new_hits(
+    new_requests: Iterable[Any], config: PrefixCacheConfig, live: Mapping[str, Any], ended: list[str]
+) -> Hits:
     hits: Hits = {}
     seen: set[str] = set()
     for request in new_requests:
@@ -130,7 +135,7 @@ def _new_hits(new_requests: Iterable[Any], config: PrefixCacheConfig, live: set[
         if req_id in seen:
             raise BadStepError(f"request {req_id!r} is scheduled as new twice in one step")
         seen.add(req_id)
-        if request.num_computed_tokens and req_id not in live:
+        if request.num_computed_tokens and (req_id not in live or req_id in ended):
             hits[req_id] = _hit(req_id, int(request.num_computed_tokens), request.block_ids, config)
     return hits
 
@@ -171,15 +176,15 @@ def read_rows(
 ) -> StepRows:
     """The rows of a step of `n` tokens in the batch's order. Raises `BadStepError`."""
     order = list(view.batch_req_ids())
-    bounds = [0, *accumulate(max(0, num_scheduled.get(req_id, 0)) for req_id in order)]
-    _check_totals(order, bounds[-1], n, padded, config)
+    counts = [num_scheduled.get(req_id, 0) for req_id in order]
+    _check_totals(order, sum(counts), n, padded, config)
     slots = view.step_slots_cpu(order, num_scheduled)
     if slots.dtype is not torch.int64 or slots.ndim != 1 or slots.numel() != n:
         raise BadStepError(
             f"the batch has {slots.numel()} slots ({slots.dtype}, {slots.ndim} dimensions), and the step {n} tokens"
         )
     _check_slots(slots.numpy(), config)
-    return StepRows(order, bounds, slots.clone())
+    return StepRows(order, counts, slots.clone())
 
 
 def _check_totals(order: list[str], total: int, n: int, padded: int, config: PrefixCacheConfig) -> None:

@@ -106,21 +106,30 @@ class WriteChunk:
         """The charge of the clone that these rows are a part of."""
         return self.record.budget
 
-    def rows(self, key: str) -> torch.Tensor:
-        """The rows of `key`, on the host where they are there, else where they were frozen."""
-        # The committer sets `host` before it lets go of `tensors`: read in the other order.
-        tensors, host = self.record.tensors, self.record.host
-        return (tensors if host is None else host)[key][self.start : self.stop]
-
     def _share(self, rows: Mapping[str, torch.Tensor]) -> Rows:
         return {key: value[self.start : self.stop] for key, value in rows.items()}
+
+
+#: a record and the range of its rows that one task writes
+Part = tuple[WriteRecord, int, int]
+
+
+class Run(NamedTuple):
+    """The same rows of several records: what one task writes of consecutive steps of an unchanged batch.
+
+    The list of records is shared by the batch's tasks and grows with each step.
+    """
+
+    records: list[WriteRecord]
+    start: int
+    stop: int
 
 
 class FrozenTask(NamedTuple):
     """A task's rows as they were when a read was planned on them."""
 
     tid: int
-    chunks: tuple[WriteChunk, ...]
+    parts: tuple[Part, ...]
     step_d2h_event: PageEvent | None
 
 
@@ -132,7 +141,7 @@ class WriteTask:
     """
 
     __slots__ = (
-        "_done", "_finished", "_host_ready", "_lock", "_sync", "abandoned", "chunks", "landed", "reassigned", "req_id", "schedule",
+        "_done", "_finished", "_host_ready", "_lock", "_sync", "abandoned", "landed", "runs", "reassigned", "req_id", "schedule",
         "staging_slot", "state", "step_d2h_event", "tid", "write_n",
     )  # fmt: skip
 
@@ -142,14 +151,16 @@ class WriteTask:
         req_id: str,
         write_n: int,
         schedule: WriteSchedule,
-        chunks: list[WriteChunk],
+        chunks: Iterable[WriteChunk],
         staging_slot: int | None = None,
         step_d2h_event: PageEvent | None = None,
         *,
         lock: LockLike | None = None,
         sync: Sync = STANDARD,
     ) -> None:
-        self.tid, self.req_id, self.write_n, self.schedule, self.chunks = tid, req_id, write_n, schedule, chunks
+        self.tid, self.req_id, self.write_n, self.schedule = tid, req_id, write_n, schedule
+        #: guarded by the task lock while the task is PENDING, fixed afterwards
+        self.runs: list[Run] = [Run([chunk.record], chunk.start, chunk.stop) for chunk in chunks]
         self.staging_slot, self.step_d2h_event = staging_slot, step_d2h_event
         self.state = TaskState.PENDING
         #: per key, the slots that a later claim took over; guarded by the task lock
@@ -165,6 +176,16 @@ class WriteTask:
 
     def __str__(self) -> str:
         return f"task {self.tid} ({self.schedule.value}) of request {self.req_id!r}, state={self.state.name}"
+
+    @property
+    def parts(self) -> list[Part]:
+        """The task's rows, a record and a range for each step that added some."""
+        return [(record, start, stop) for records, start, stop in self.runs for record in records]
+
+    @property
+    def chunks(self) -> list[WriteChunk]:
+        """The task's rows, one chunk per step that added some."""
+        return [WriteChunk.of(*part) for part in self.parts]
 
     @property
     def host_ready(self) -> threading.Event:
@@ -208,8 +229,11 @@ class WriteTask:
             return True
 
     def mark_host_ready(self) -> None:
-        """The rows are on the host: COPYING becomes HOST_READY and `host_ready` is set."""
-        self.transition(TaskState.HOST_READY)
+        """The rows are on the host: COPYING becomes HOST_READY and `host_ready` is set.
+
+        Called by the one claimant of the copy stage, which holds the task lock if others know the task.
+        """
+        self.state = advance(self.state, TaskState.HOST_READY)
         if self._host_ready is not None:
             self._host_ready.set()
 
@@ -237,17 +261,21 @@ class WriteTask:
     def wake(self) -> None:
         """Set the events; the record must be published."""
         with self._lock:
-            self._finished = True
-        for event in (self._host_ready, self._done):
-            if event is not None:
-                event.set()
+            events = self.finish()
+        for event in events:
+            event.set()
+
+    def finish(self) -> list[threading.Event]:
+        """Mark the task as finished, for a caller that holds the task lock; gives the events to set."""
+        self._finished = True
+        return [event for event in (self._host_ready, self._done) if event is not None]
 
     def append_chunk(self, chunk: WriteChunk) -> None | TaskState:
         """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
         with self._lock:
             if self.state is not TaskState.PENDING:
                 return self.state
-            self.chunks.append(chunk)
+            self.runs.append(Run([chunk.record], chunk.start, chunk.stop))
             return None
 
     def add_reassigned(self, key: str, slots: torch.Tensor) -> None:
@@ -267,11 +295,11 @@ class WriteTask:
 
     def budget_tickets(self) -> list[BudgetTicket]:
         """The distinct tickets of this task's chunks, in order."""
-        return list(dict.fromkeys(chunk.budget for chunk in self.chunks if chunk.budget is not None))
+        return distinct_tickets([self])
 
     def frozen(self) -> FrozenTask:
         """The task's rows as they are now, for a read that may be fetched later."""
-        return FrozenTask(self.tid, tuple(self.chunks), self.step_d2h_event)
+        return FrozenTask(self.tid, tuple(self.parts), self.step_d2h_event)
 
 
 class KeyWrite(NamedTuple):
@@ -297,11 +325,23 @@ class _Span(NamedTuple):
     tids: IntArray
 
 
+def distinct_tickets(tasks: Iterable[WriteTask]) -> list[BudgetTicket]:
+    """The tickets of the tasks' records, each once, in order."""
+    lists = {id(run.records): run.records for task in tasks for run in task.runs}
+    return list(dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None))
+
+
+def records_of(tasks: Iterable[WriteTask]) -> list[WriteRecord]:
+    """The records that the tasks' rows stand in, each once."""
+    lists = {id(run.records): run.records for task in tasks for run in task.runs}
+    return list(dict.fromkeys(record for records in lists.values() for record in records))
+
+
 def gather_writes(tasks: Iterable[WriteTask]) -> PoolWrite:
     """The rows that `tasks` have to write, gathered per key; neighbours in a record stay one piece."""
     tasks = list(tasks)
-    spans = list(_spans([task for task in tasks if not task.abandoned]))
-    once = all(len(task.chunks) == 1 for task in tasks)
+    spans = _spans([task for task in tasks if not task.abandoned])
+    once = all(len(task.runs) == 1 and len(task.runs[0].records) == 1 for task in tasks)
     keys = dict.fromkeys(key for span in spans for key in _host(span.record))
     writes = [_key_write(key, [span for span in spans if key in _host(span.record)], tasks, once) for key in keys]
     return PoolWrite(tuple(task.tid for task in tasks), writes)
@@ -311,24 +351,32 @@ def _host(record: WriteRecord) -> Rows:
     return record.tensors if record.host is None else record.host
 
 
-def _spans(tasks: list[WriteTask]) -> Iterator[_Span]:
-    """The tasks' chunks in the order of their records, neighbouring chunks of a record as one span."""
-    by_record: dict[WriteRecord, list[tuple[int, int, int]]] = {}
+def _spans(tasks: list[WriteTask]) -> list[_Span]:
+    """The tasks' rows in the order of their records, neighbouring rows of a record as one span."""
+    shares: dict[int, list[tuple[int, int, int]]] = {}
+    lists: dict[int, list[WriteRecord]] = {}
     for task in tasks:
-        for chunk in task.chunks:
-            by_record.setdefault(chunk.record, []).append((chunk.start, chunk.stop, task.tid))
-    for record in sorted(by_record, key=lambda record: record.serial):
-        shares = sorted(by_record[record])
-        first = 0
-        for here in range(1, len(shares) + 1):
-            if here == len(shares) or shares[here][0] != shares[here - 1][1]:
-                yield _span(record, shares[first:here])
-                first = here
+        for records, start, stop in task.runs:
+            lists[id(records)] = records
+            shares.setdefault(id(records), []).append((start, stop, task.tid))
+    spans = [
+        _Span(record, start, stop, tids)
+        for number, records in lists.items()
+        for start, stop, tids in _neighbours(sorted(shares[number]))
+        for record in records
+    ]
+    return sorted(spans, key=lambda span: span.record.serial) if len(spans) > 1 else spans
 
 
-def _span(record: WriteRecord, shares: list[tuple[int, int, int]]) -> _Span:
-    tids = np.repeat([tid for _, _, tid in shares], [stop - start for start, stop, _ in shares])
-    return _Span(record, shares[0][0], shares[-1][1], tids)
+def _neighbours(shares: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, IntArray]]:
+    """Runs of shares that stand side by side: first row, row after the last, and the task of each row."""
+    first = 0
+    for here in range(1, len(shares) + 1):
+        if here == len(shares) or shares[here][0] != shares[here - 1][1]:
+            run = shares[first:here]
+            tids = np.repeat([tid for _, _, tid in run], [stop - start for start, stop, _ in run])
+            yield run[0][0], run[-1][1], tids
+            first = here
 
 
 def _key_write(key: str, spans: list[_Span], tasks: list[WriteTask], once: bool) -> KeyWrite:
@@ -362,34 +410,43 @@ def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> to
 
     Raises `PrefixCacheError` when the task has no row for one of them.
     """
-    chunks = [chunk for chunk in task.chunks if key in _host(chunk.record)]
-    held = np.concatenate([chunk.slots_cpu.numpy() for chunk in chunks]) if chunks else np.empty(0, np.int64)
+    parts = [part for part in task.parts if key in _host(part[0])]
+    held = np.concatenate([record.slots_cpu.numpy()[start:stop] for record, start, stop in parts] or [_NONE])
     order = np.argsort(held, kind="stable")
     wanted = slots.numpy()
     place = np.searchsorted(held, wanted, side="right", sorter=order) - 1
     found = order[place] if held.size else np.full(wanted.size, -1)
     if held.size == 0 or not np.array_equal(held[found], wanted):
         raise PrefixCacheError(f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}")
-    return _pick(chunks, key, found)
+    return _pick(parts, key, found)
 
 
-def _pick(chunks: list[WriteChunk], key: str, found: IntArray) -> torch.Tensor:
-    """Rows number `found` of the chunks laid end to end, copied to the host chunk by chunk."""
-    ends = np.cumsum([chunk.stop - chunk.start for chunk in chunks])
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _pick(parts: list[Part], key: str, found: IntArray) -> torch.Tensor:
+    """Rows number `found` of the parts laid end to end, copied to the host part by part."""
+    ends = np.cumsum([stop - start for _, start, stop in parts])
     which = np.searchsorted(ends, found, side="right")
-    first = chunks[0].rows(key)
-    out = torch.empty((found.size, *first.shape[1:]), dtype=first.dtype)
-    for number in np.unique(which):
+    out: torch.Tensor | None = None
+    for number in np.unique(which).tolist():
+        record, start, stop = parts[number]
         at = np.flatnonzero(which == number)
-        start = ends[number] - (chunks[number].stop - chunks[number].start)
-        out[torch.from_numpy(at)] = _rows_at(chunks[number], key, torch.from_numpy(found[at] - start))
+        rows = _rows_at(record, key, torch.from_numpy(found[at] - (ends[number] - stop)))
+        if out is None:
+            out = torch.empty((found.size, *rows.shape[1:]), dtype=rows.dtype)
+        out[torch.from_numpy(at)] = rows
+    assert out is not None
     return out
 
 
-def _rows_at(chunk: WriteChunk, key: str, index: torch.Tensor) -> torch.Tensor:
-    rows = chunk.rows(key)
+def _rows_at(record: WriteRecord, key: str, index: torch.Tensor) -> torch.Tensor:
+    """Rows of a record, from the host where they are there, else from where they were frozen."""
+    # The committer sets `host` before it lets go of `tensors`: read in the other order.
+    tensors, host = record.tensors, record.host
+    rows = (tensors if host is None else host)[key]
     if rows.device.type == "cpu":
         return rows.index_select(0, index)
-    if chunk.record.ready is not None:
-        torch.accelerator.current_stream(rows.device.index).wait_event(chunk.record.ready)  # type: ignore[arg-type]
+    if record.ready is not None:
+        torch.accelerator.current_stream(rows.device.index).wait_event(record.ready)  # type: ignore[arg-type]
     return rows.index_select(0, index.to(rows.device)).cpu()

@@ -1,0 +1,246 @@
+"""What is known of write tasks: who is registered, queued, finished or failed, and the bytes they hold.
+
+The board owns the task lock. Engine and readers come here to queue tasks, to wait for them and to charge
+the byte budget; the committer side is `controller`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from palimpsest.actions import action
+from palimpsest.errors import BudgetExceededError, WaitTimeoutError, WriteFailedError
+from palimpsest.lifecycle import TaskState, advance
+from palimpsest.prefix_cache.interface import PrefixCacheConfig
+from palimpsest.prefix_cache.stats import Stats
+from palimpsest.prefix_cache.tasks import BudgetTicket, WriteTask, distinct_tickets
+from palimpsest.sync import Deadline, LockLike, Sync
+from palimpsest.trace import Sink
+
+
+class TaskBoard:
+    """Registered tasks, their queues and records, and the byte budget."""
+
+    def __init__(self, config: PrefixCacheConfig, sync: Sync, trace: Sink | None, stats: Stats) -> None:
+        self._sync, self._trace, self.stats = sync, trace, stats
+        self._timeout_s, self.budget_bytes = config.staging_claim_timeout_s, config.gpu_staging_bytes
+        self._lock = sync.lock()
+        self._work = sync.condition(self._lock)
+        #: registered and not yet drained, by tid; guarded by the task lock
+        self._tasks: dict[int, WriteTask] = {}
+        #: queued tids, escalated ones first; guarded by the task lock
+        self._queue_hi: deque[int] = deque()
+        self._queue_lo: deque[int] = deque()
+        #: records not yet drained, in order; guarded by the task lock
+        self._completed: list[int] = []
+        self._failed: list[int] = []
+        self._causes: dict[int, BaseException] = {}
+        #: bytes charged for live device clones; guarded by the task lock
+        self._staged_bytes = 0
+        #: no more work is taken; guarded by the task lock
+        self._closing = False
+
+    @property
+    def lock(self) -> LockLike:
+        """The task lock, which the tasks of one board share."""
+        return self._lock
+
+    # ---------------------------------------------------------------- registering and queueing
+
+    def get_task(self, tid: int) -> WriteTask | None:
+        """The task, or None once it was drained."""
+        return self._tasks.get(tid)
+
+    def submit(self, task: WriteTask, queued: bool) -> None:
+        """Register a task; `queued` makes it QUEUED, ready for `dispatch`."""
+        self.submit_all([task], queued)
+
+    def submit_all(self, tasks: Iterable[WriteTask], queued: bool) -> None:
+        """Register tasks in one critical section."""
+        with self._lock:
+            for task in tasks:
+                if queued:
+                    task.state = advance(task.state, TaskState.QUEUED)
+                self._tasks[task.tid] = task
+
+    def enqueue(self, tasks: Collection[WriteTask]) -> None:
+        """Put QUEUED tasks at the end of the low queue."""
+        with self._work:
+            self._queue_lo.extend([task.tid for task in tasks])
+            if self._trace is not None:
+                self._trace.emit("dispatch", {"tids": _tids(tasks)}, self._queues())
+            self._work.notify()
+
+    @action("escalate")
+    def raise_all(self, tids: Iterable[int]) -> list[WriteTask]:
+        """Queue PENDING tasks high and move QUEUED ones up; gives those, others are left alone."""
+        with self._work:
+            raised = [task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)]
+            if self._trace is not None and raised:
+                self._trace.emit("escalate", {"tids": _tids(raised)}, self._queues())
+            self._work.notify()
+            return raised
+
+    def _raise(self, task: WriteTask) -> bool:
+        if task.state is TaskState.PENDING:
+            task.state = advance(task.state, TaskState.QUEUED)
+        elif task.state is not TaskState.QUEUED or task.tid in self._queue_hi:
+            return False
+        elif task.tid in self._queue_lo:
+            self._queue_lo.remove(task.tid)
+        self._queue_hi.append(task.tid)
+        return True
+
+    def take_records(self) -> tuple[list[WriteTask], list[WriteTask]]:
+        """The tasks written and the tasks failed since the last call; they are no longer registered."""
+        if not (self._completed or self._failed):
+            return [], []
+        with self._lock:
+            completed, self._completed = self._completed, []
+            failed, self._failed = self._failed, []
+            pop = self._tasks.pop
+            return (
+                [task for tid in completed if (task := pop(tid, None)) is not None],
+                [task for tid in failed if (task := pop(tid, None)) is not None],
+            )
+
+    def cause_of(self, tid: int) -> BaseException | None:
+        """Why a task failed, where that is known."""
+        return self._causes.get(tid)
+
+    def abandon_all(self) -> None:
+        """Take every row over from the registered tasks: they write nothing any more."""
+        with self._lock:
+            for task in self._tasks.values():
+                task.abandoned = True
+
+    def unfinished(self) -> list[WriteTask]:
+        """The registered tasks that are neither written nor failed."""
+        with self._lock:
+            return [task for task in self._tasks.values() if not task.is_final()]
+
+    # ---------------------------------------------------------------- waiting
+
+    def join(self, tids: Iterable[int]) -> None:
+        """Wait until the tasks are written. Raises `WriteFailedError` for one that failed, and
+        `WaitTimeoutError` naming the task and its state when the bound runs out."""
+        waited = self.join_begin(list(tids))
+        if not waited:
+            return
+        deadline = Deadline(self._sync, self._timeout_s)
+        for task in waited:
+            if not task.is_finished() and not task.done.wait(deadline.left()):
+                raise self._late(task, "done")
+        self.join_end(waited)
+
+    @action("join_begin")
+    def join_begin(self, tids: list[int]) -> list[WriteTask]:
+        """The tasks among `tids` that are registered: those to wait for."""
+        with self._lock:
+            tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
+            if tasks:
+                self.stats.waits += not all(task.is_finished() for task in tasks)
+                if self._trace is not None:
+                    self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
+            return tasks
+
+    @action("join_end")
+    def join_end(self, tasks: list[WriteTask]) -> None:
+        """Raise for a task that failed instead of being written."""
+        with self._lock:
+            if self._trace is not None:
+                self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
+            lost = next((task for task in tasks if task.state is TaskState.FAILED), None)
+        if lost is not None:
+            raise WriteFailedError(f"{lost} failed before done") from self._causes.get(lost.tid)
+
+    def join_host_ready(self, tids: Iterable[int]) -> None:
+        """Wait until the tasks' rows are on the host; errors as in `join`."""
+        deadline = Deadline(self._sync, self._timeout_s)
+        for tid in tids:
+            task = self._tasks.get(tid)
+            if task is not None and not task.host_ready.wait(deadline.left()):
+                raise self._late(task, "host_ready")
+            if task is not None and task.state is TaskState.FAILED:
+                raise WriteFailedError(f"{task} failed before host_ready") from self._causes.get(tid)
+
+    def _late(self, task: WriteTask, what: str) -> WaitTimeoutError:
+        return WaitTimeoutError(
+            f"task {task.tid} ({task.schedule.value}) did not reach {what} within {self._timeout_s:g} s: "
+            f"state={task.state.name}, request {task.req_id!r}; {self._who_writes()}"
+        )
+
+    def _who_writes(self) -> str:
+        return f"{len(self._queue_hi)} tasks are queued high and {len(self._queue_lo)} low"
+
+    # ---------------------------------------------------------------- budget
+
+    @action("reserve")
+    def reserve(self, nbytes: int) -> bool:
+        """Charge `nbytes` if they fit. Raises `BudgetExceededError` when they never will."""
+        if nbytes > self.budget_bytes:
+            raise BudgetExceededError(
+                f"one step's deferred rows take {nbytes} bytes, and gpu_staging_bytes is {self.budget_bytes}"
+            )
+        with self._lock:
+            fits = self._staged_bytes + nbytes <= self.budget_bytes
+            if fits:
+                self._staged_bytes += nbytes
+            if self._trace is not None:
+                self._trace.emit("reserve", {"nbytes": nbytes, "fits": fits}, {"staged_bytes": self._staged_bytes})
+            return fits
+
+    @action("unreserve")
+    def unreserve(self, nbytes: int) -> None:
+        """Give back a charge that no task holds."""
+        with self._lock:
+            self._staged_bytes -= nbytes
+            if self._trace is not None:
+                self._trace.emit("unreserve", {"nbytes": nbytes}, {"staged_bytes": self._staged_bytes})
+
+    def pin_budget(self, ticket: BudgetTicket, tid: int) -> None:
+        """Let task `tid` hold the charge of `ticket`."""
+        self.pin_all(ticket, [tid])
+
+    def pin_all(self, ticket: BudgetTicket, tids: Iterable[int]) -> None:
+        """Let tasks hold the charge of `ticket`, which is given back with the last of them."""
+        with self._lock:
+            ticket.holders.update(tids)
+
+    def _release_staged_bytes(self, task: WriteTask) -> None:
+        with self._lock:
+            self._release_tickets([task])
+
+    def _release_tickets(self, tasks: Collection[WriteTask]) -> None:
+        """Let tasks leave their tickets, for a caller that holds the task lock."""
+        tids = {task.tid for task in tasks}
+        for ticket in distinct_tickets(tasks):
+            if ticket.holders:
+                ticket.holders -= tids
+                if not ticket.holders:
+                    self._staged_bytes -= ticket.nbytes
+
+    def _check_budget(self) -> list[str]:
+        with self._lock:
+            due = sum(ticket.nbytes for ticket in distinct_tickets(self._tasks.values()) if ticket.holders)
+            if due == self._staged_bytes:
+                return []
+            return [f"{self._staged_bytes} bytes are charged, and live clones take {due}"]
+
+    # ---------------------------------------------------------------- events
+
+    def _queues(self) -> dict[str, Any]:
+        return {"hi": list(self._queue_hi), "lo": list(self._queue_lo)}
+
+    def _records(self) -> dict[str, Any]:
+        return {"completed": list(self._completed), "failed": list(self._failed)}
+
+
+def _tids(tasks: Iterable[WriteTask]) -> list[int]:
+    return [task.tid for task in tasks]
+
+
+def _states(tasks: Iterable[WriteTask]) -> dict[int, str]:
+    return {task.tid: task.state.name for task in tasks}
