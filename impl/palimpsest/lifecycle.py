@@ -180,19 +180,24 @@ class CompiledLifecycle:
         _refuse_machine(machine)
         states = tuple(machine.states)
         if not 0 < len(states) < ILLEGAL:
-            raise InexpressibleError(f"{_name(machine)} has {len(states)} states, and a table holds 1 to {ILLEGAL - 1}")
+            raise InexpressibleError(
+                f"{_name(machine)}: {len(states)} states, and a table holds {ILLEGAL - 1}"
+            )
         number = {state: index for index, state in enumerate(states)}
         rows = {trigger: bytearray([ILLEGAL]) * len(states) for trigger in machine.events}
         for trigger, source, dest in triples(machine):
             rows[trigger][number[source]] = number[dest]
-        return cls(_name(machine), states, number[str(machine.initial)], _allowed(rows, len(states)), _frozen(rows))
+        frozen = {trigger: bytes(row) for trigger, row in rows.items()}
+        return cls(
+            _name(machine), states, number[str(machine.initial)], _allowed(frozen, len(states)), frozen
+        )
 
     def fire(self, trigger: str, state: int) -> int:
-        """The number of the state after `trigger`. Raises `IllegalTransitionError`, also for an unknown trigger."""
+        """The number of the state after `trigger`. Raises `IllegalTransitionError`."""
         row = self.next.get(trigger)
         after = ILLEGAL if row is None else row[state]
         if after == ILLEGAL:
-            raise IllegalTransitionError(f"illegal trigger {trigger} on {self.name} in state {self.states[state]}")
+            raise IllegalTransitionError(f"illegal trigger {trigger} of {self.name} in {self.states[state]}")
         return after
 
     def is_final(self, state: int) -> bool:
@@ -226,13 +231,9 @@ def mermaid(machine: Machine) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _allowed(rows: Mapping[str, bytearray], size: int) -> tuple[tuple[bool, ...], ...]:
+def _allowed(rows: Mapping[str, bytes], size: int) -> tuple[tuple[bool, ...], ...]:
     reached = [{row[source] for row in rows.values()} for source in range(size)]
     return tuple(tuple(dest in reached[source] for dest in range(size)) for source in range(size))
-
-
-def _frozen(rows: Mapping[str, bytearray]) -> dict[str, bytes]:
-    return {trigger: bytes(row) for trigger, row in rows.items()}
 
 
 def _name(machine: Machine) -> str:
@@ -241,15 +242,20 @@ def _name(machine: Machine) -> str:
 
 # What the machine, a state and a transition may carry that a table has no place for.
 _MACHINE_CALLBACKS = (
-    "prepare_event", "before_state_change", "after_state_change", "finalize_event", "on_exception", "on_final",
-)  # fmt: skip
+    "prepare_event",
+    "before_state_change",
+    "after_state_change",
+    "finalize_event",
+    "on_exception",
+    "on_final",
+)
 _STATE_CALLBACKS = ("on_enter", "on_exit")
 _TRANSITION_CALLBACKS = ("prepare", "before", "after")
 
 
 def _refuse_machine(machine: Machine) -> None:
     if type(machine) is not Machine:
-        raise InexpressibleError(f"only a plain transitions.Machine can be compiled, not {type(machine).__name__}")
+        raise InexpressibleError(f"only a plain Machine can be compiled, not {type(machine).__name__}")
     where = _name(machine)
     _refuse_any(where, machine, _MACHINE_CALLBACKS)
     if machine.auto_transitions:
@@ -265,7 +271,7 @@ def _refuse_machine(machine: Machine) -> None:
 def _refuse_state(where: str, state: State) -> None:
     at = f"{where}, state {state.name}"
     if type(state) is not State:
-        raise InexpressibleError(f"{at}: only a plain transitions.State can be compiled, not {type(state).__name__}")
+        raise InexpressibleError(f"{at}: only a plain State can be compiled, not {type(state).__name__}")
     if not isinstance(state._name, str):
         raise InexpressibleError(f"{at}: states are named by strings, not by {type(state._name).__name__}")
     if state.ignore_invalid_triggers:
@@ -286,7 +292,8 @@ def _only(machine: Machine, trigger: str, source: str, found: list[Any]) -> str:
         raise InexpressibleError(f"{at}: {len(found)} transitions, and a table holds one")
     transition = found[0]
     if type(transition) is not Transition:
-        raise InexpressibleError(f"{at}: only a plain transitions.Transition, not {type(transition).__name__}")
+        kind = type(transition).__name__
+        raise InexpressibleError(f"{at}: only a plain Transition can be compiled, not {kind}")
     if transition.conditions:
         kind = "conditions" if transition.conditions[0].target else "unless"
         raise InexpressibleError(f"{at}: {kind}, and a table has no guards")

@@ -1,4 +1,4 @@
-"""Host memory: how much there is, what a buffer takes of it, and the one place that allocates pinned memory."""
+"""Host memory: how much there is, what a buffer takes of it, and the one place that pins it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def can_pin() -> bool:
 
 
 def pinned_bytes(nbytes: int) -> int:
-    """Physical bytes that a pinned buffer of `nbytes` takes: torch's allocator rounds up to a power of two."""
+    """Physical bytes that a pinned buffer of `nbytes` takes: torch's allocator rounds up to a power of two
+    (https://github.com/pytorch/pytorch/issues/95823)."""
     if nbytes < 0:
         raise ValueError(f"nbytes is {nbytes}, and must not be negative")
     return 1 << (nbytes - 1).bit_length() if nbytes else 0

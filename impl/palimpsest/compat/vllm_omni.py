@@ -1,7 +1,12 @@
 """vLLM-Omni's names of the prefix cache: a runner changes one import and nothing else."""
 
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
-from palimpsest.prefix_cache.controller import OmniPrefixCacheController, StagingBufferHolder, TaskState, WriteTask
+from palimpsest.prefix_cache.controller import (
+    OmniPrefixCacheController,
+    StagingBufferHolder,
+    TaskState,
+    WriteTask,
+)
 from palimpsest.prefix_cache.group_view import (
     FullAttentionGroupView,
     check_prefix_cache_kv_groups,

@@ -23,11 +23,8 @@ class PrefixBlockPool:
         self._num_slots = config.num_slots
         #: grows under the manager's state lock
         self._storage: dict[str, torch.Tensor] = {}
-
-    @property
-    def keys(self) -> list[str]:
-        """The keys that have storage."""
-        return list(self._storage)
+        #: dtype and trailing shape of each key's rows
+        self.layouts: dict[str, KeyLayout] = {}
 
     def has_key(self, key: str) -> bool:
         """Whether `key` has storage."""
@@ -35,7 +32,7 @@ class PrefixBlockPool:
 
     def layout(self, key: str) -> KeyLayout:
         """Dtype and trailing shape of the rows of `key`."""
-        return KeyLayout.of(self._storage[key])
+        return self.layouts[key]
 
     def key_bytes(self, layout: KeyLayout) -> int:
         """Host bytes that a key of this layout takes."""
@@ -54,6 +51,7 @@ class PrefixBlockPool:
     def install_key(self, key: str, storage: torch.Tensor) -> None:
         """Publish the storage of a new key; the caller holds the manager's state lock."""
         self._storage[key] = storage
+        self.layouts[key] = KeyLayout.of(storage)
 
     def ensure_key(self, key: str, dtype: torch.dtype, width: int | tuple[int, ...]) -> None:
         """Give `key` storage of rows of `width`, unless it has some."""

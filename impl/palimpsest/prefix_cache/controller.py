@@ -204,8 +204,9 @@ class PrefixCacheController(TaskBoard):
     def _release_pages(self, tasks: Iterable[WriteTask]) -> None:
         pages: dict[int, list[StagingBufferHolder]] = {}
         for task in tasks:
-            if task.staging_slot is not None:
-                pages.setdefault(task.staging_slot, []).append(StagingBufferHolder("task", task.tid))
+            page = task.staging_slot
+            if page is not None:
+                pages.setdefault(page, []).append(StagingBufferHolder("task", task.tid))
         for page, holders in pages.items():
             self._staging_pool.release_page(page, holders)
 
@@ -231,6 +232,7 @@ class PrefixCacheController(TaskBoard):
             failed = [task for task in tasks if not task.is_final()]
             for task in failed:
                 task.state = advance(task.state, TaskState.FAILED)
+                self.disturbances += 1
                 if cause is not None:
                     self._causes[task.tid] = cause
             self._release_tickets(failed)

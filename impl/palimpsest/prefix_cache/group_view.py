@@ -77,7 +77,7 @@ def _slots(table: IntArray, rows: IntArray, starts: IntArray, counts: IntArray, 
 def _check_tables(tables: Sequence[Any]) -> None:
     if len(tables) > 1:
         raise ConfigRefusedError(
-            f"the batch has {len(tables)} block tables, and the prefix cache serves a single full-attention group"
+            f"the batch has {len(tables)} block tables, and it takes a single full-attention group"
         )
 
 
@@ -92,13 +92,13 @@ def _check_layout(table: Any, block_size: int) -> None:
         ranks = getattr(table, attribute, 1)
         if ranks > 1:
             raise ConfigRefusedError(
-                f"{feature} context parallel over {ranks} ranks stripes tokens over block tables, and slots need "
-                "all tokens of a request in one"
+                f"{feature} context parallel over {ranks} ranks stripes a request's tokens over tables, "
+                "and slots need them in one"
             )
-    kv_block_size = getattr(table, "kv_cache_block_size", None) or getattr(table, "block_size", None) or block_size
-    if kv_block_size != block_size:
+    kv_size = getattr(table, "kv_cache_block_size", None) or getattr(table, "block_size", None) or block_size
+    if kv_size != block_size:
         raise ConfigRefusedError(
-            f"the block table's kv_cache_block_size {kv_block_size} does not match the cache's block_size {block_size}"
+            f"the block table's kv_cache_block_size {kv_size} does not match the block_size {block_size}"
         )
 
 
@@ -111,13 +111,13 @@ def check_prefix_cache_kv_groups(groups: Sequence[Any]) -> None:
     others = [type(spec).__name__ for spec in _layer_specs(groups[0]) if not _is_full_attention(spec)]
     if others:
         raise ConfigRefusedError(
-            f"the prefix cache needs a single full-attention KV cache group, and the model's is of {others[0]}"
+            f"the prefix cache needs a single full-attention KV cache group, and this is {others[0]}"
         )
 
 
 def _layer_specs(group: Any) -> Iterator[Any]:
     spec = getattr(group, "kv_cache_spec", None)
-    if _is_named(spec, _UNIFORM):
+    if spec is not None and _is_named(spec, _UNIFORM):
         yield from spec.kv_cache_specs.values()
     else:
         yield spec
@@ -128,7 +128,7 @@ def _is_full_attention(spec: Any) -> bool:
 
 
 def _is_named(spec: Any, name: str) -> bool:
-    """Whether a class of this name is among those of `spec`; told by name, since the engine is not imported."""
+    """Whether `spec` is of a class of this name; told by name, since the engine is not imported."""
     return any(base.__name__ == name for base in type(spec).__mro__)
 
 
@@ -145,14 +145,18 @@ def stage_prefix_cache_config(
     """The cache's configuration for an engine stage, or None where it has no use: prefix caching is off, or
     the model is a pooling model. Raises `ConfigRefusedError` for an engine that it cannot serve correctly.
 
-    `model_config` is taken for the runners' sake and not read.
+    The layout of the hidden states is declared from `model_config` where it tells it, so that their memory is
+    checked and allocated before the first step.
     """
     if is_pooling_model or not cache_config.enable_prefix_caching:
         return None
     _refuse_features(cache_config, kv_transfer_config, speculative_config)
     check_prefix_cache_kv_groups(kv_cache_config.kv_cache_groups)
     return PrefixCacheConfig.from_vllm_config(
-        num_blocks=kv_cache_config.num_blocks, block_size=cache_config.block_size, scheduler_config=scheduler_config
+        num_blocks=kv_cache_config.num_blocks,
+        block_size=cache_config.block_size,
+        scheduler_config=scheduler_config,
+        layouts=PrefixCacheConfig.hidden_layout(model_config),
     )
 
 
@@ -169,5 +173,5 @@ def _refuse_features(cache_config: Any, kv_transfer_config: Any, speculative_con
     unit, block_size = getattr(cache_config, "prefix_match_unit", None), cache_config.block_size
     if unit is not None and unit % block_size:
         raise ConfigRefusedError(
-            f"prefix_match_unit {unit} is not a multiple of block_size {block_size}, and hits must be block-aligned"
+            f"prefix_match_unit {unit} is no multiple of block_size {block_size}: hits must be block-aligned"
         )

@@ -50,7 +50,10 @@ class HitReader:
         status = table.status[slots]
         read = PendingRead(req_id, key, slots, table.version[slots])
         if not (status == COMMITTED).all():
-            self._plan_sources(read, status, table.writer[slots])
+            try:
+                self._plan_sources(read, status, table.writer[slots])
+            except Exception as error:  # reported by the fetch: a step must not fail half published
+                read.error = PrefixCacheError(f"request {req_id!r}: no plan to read key {key!r}: {error}")
         self.pending.add(read)
         return read
 

@@ -40,7 +40,7 @@ from palimpsest.prefix_cache.slots import SlotTable
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.stats import Stats
-from palimpsest.prefix_cache.steps import BegunStep, GroupView, StepContext, StepCopies, StepRows
+from palimpsest.prefix_cache.steps import BatchShape, BegunStep, GroupView, StepContext, StepCopies, StepRows
 from palimpsest.prefix_cache.tasks import BudgetTicket, Rows, WriteRecord, WriteTask
 from palimpsest.sync import STANDARD, Deadline, Sync
 from palimpsest.trace import Sink
@@ -108,6 +108,7 @@ class PrefixCacheManager:
         self._closed = False
         #: the engine thread's own
         self._join_next_step_tids: list[int] = []
+        self._shape: BatchShape | None = None
         self._step_ids = itertools.count(1)
         if trace is not None:
             trace.begin({"num_blocks": config.num_blocks, "block_size": config.block_size})
@@ -154,8 +155,12 @@ class PrefixCacheManager:
         size = self.config.block_size
         slots = {req_id: steps.hit_slots(blocks, size) for req_id, (_, blocks) in schedule.hits.items()}
         begun = BegunStep(schedule.num_scheduled, schedule.hits, slots)
-        for req_id in schedule.hits:
-            self._plan_hit(begun, req_id)
+        try:
+            for req_id in schedule.hits:
+                self._plan_hit(begun, req_id)
+        except BaseException:
+            self._hits.drop_all(_all_reads(begun.reads))
+            raise
         return begun
 
     def _plan_hit(self, begun: BegunStep, req_id: str) -> None:
@@ -207,11 +212,15 @@ class PrefixCacheManager:
         nothing and the step can be saved again.
         """
         self._check_open()
+        if self._controller.has_failed():
+            self.commit()
         if self._begun is None:
             raise BadStepError("save_outputs without a step: call new_step_starts first")
         rows = steps.read_rows(
-            self._view, self._begun.num_scheduled, num_tokens_unpadded, num_tokens_padded, self.config
-        )
+            self._view, self._begun.num_scheduled, num_tokens_unpadded, num_tokens_padded, self.config,
+            self._shape,
+        )  # fmt: skip
+        self._shape = rows.shape
         outputs = self._split(hidden_states, multimodal_outputs or {}, rows, num_tokens_padded)
         storage = self._allocate_keys(outputs)
         self._controller.join(self._join_next_step_tids)
@@ -236,7 +245,8 @@ class PrefixCacheManager:
         self, hidden: torch.Tensor | None, mm: Mapping[str, Any], rows: StepRows, padded: int
     ) -> SplitOutputs:
         return self._split_step_outputs(
-            hidden, mm, rows.count, padded, slots_cpu=rows.slots, req_order=rows.req_order, bounds=rows.bounds
+            hidden, mm, rows.shape.count, padded,
+            slots_cpu=rows.slots, req_order=rows.shape.req_order, bounds=rows.shape.bounds,
         )
 
     def _split_step_outputs(
@@ -255,10 +265,7 @@ class PrefixCacheManager:
         """A step's outputs by what becomes of them; each request's rows by `bounds`, or by `num_sched`."""
         if bounds is None:
             bounds = [0, *itertools.accumulate((num_sched or {}).get(req_id, 0) for req_id in req_order)]
-        layouts = {key: self._pool.layout(key) for key in self._pool.keys}
-        immediate, deferred, leftover = split.split_outputs(
-            hidden, mm, n, padded, self._policy, {**self.config.layouts, **layouts}
-        )
+        immediate, deferred, leftover = split.split_outputs(hidden, mm, n, padded, self._policy, self._pool.layouts)
         record = WriteRecord(slots_cpu, deferred) if deferred else None
         return SplitOutputs(immediate, leftover, record, req_order, bounds)
 
@@ -322,9 +329,9 @@ class PrefixCacheManager:
         for key in outputs.immediate:
             if key in storage:
                 self._controller.staging.add_key(key, KeyLayout.of(storage[key]))
-        views = self._controller.staging.views(page, outputs.immediate, rows.count)
+        views = self._controller.staging.views(page, outputs.immediate, rows.shape.count)
         event = self._copies.freeze_into(outputs.immediate, views)
-        snapshot, snapshot_event = _snapshot_leftover_mm_cpu(outputs.leftover, (), rows.count, self._copies)
+        snapshot, snapshot_event = _snapshot_leftover_mm_cpu(outputs.leftover, (), rows.shape.count, self._copies)
         deferred = outputs.deferred
         if deferred is not None:
             deferred.tensors = {key: self._copies.clone(value) for key, value in deferred.tensors.items()}
@@ -366,6 +373,8 @@ class PrefixCacheManager:
 
     def _drop_overtaken(self, begun: BegunStep, slots: np.ndarray) -> int:
         """Drop the early reads on slots that this step writes itself; they are planned again after the claim."""
+        if not begun.hits:
+            return 0
         requests = list(begun.hits)
         overtaken = self._slot_status.overlaps([begun.hit_slots[req_id] for req_id in requests], slots)
         dropped = [req_id for req_id, hit in zip(requests, overtaken, strict=True) if hit]
@@ -376,7 +385,7 @@ class PrefixCacheManager:
         return len(dropped)
 
     def _preserve(self, slots: np.ndarray) -> None:
-        for key in self._slot_status.keys:
+        for key in self._slot_status.keys if self._hits.pending else ():
             self._hits.preserve(key, slots)
 
     def _install_keys(self, storage: Mapping[str, torch.Tensor]) -> None:
@@ -392,15 +401,14 @@ class PrefixCacheManager:
         closed: list[int] = []
         tasks = self._immediate_tasks(ctx, outputs)
         if tasks:
-            writers.update(dict.fromkeys(outputs.immediate, rows.per_row([task.tid for task in tasks])))
+            writers.update(dict.fromkeys(outputs.immediate, rows.shape.per_row([task.tid for task in tasks])))
         if outputs.deferred is not None:
             batch, opened, closed = requests.append(outputs.deferred, rows)
             writers.update(dict.fromkeys(outputs.deferred.tensors, batch.row_tids))
             assert outputs.deferred.budget is not None
             self._controller.pin_all(outputs.deferred.budget, batch.tids)
         for tid, key, slots in self._slot_status.claim(rows.slots.numpy(), tenants, writers):
-            if (task := self._controller.get_task(tid)) is not None:
-                task.add_reassigned(key, torch.from_numpy(slots))
+            self._controller.take_over(tid, key, slots)
         self._controller.submit_all(tasks, queued=True)
         self._controller.submit_all(opened, queued=False)
         self._join_next_step_tids = [task.tid for task in tasks]
@@ -429,7 +437,7 @@ class PrefixCacheManager:
 
     def _prefetch_step(self, ctx: StepContext) -> None:
         if ctx.hits:
-            counts = dict(zip(ctx.rows.req_order, ctx.rows.counts, strict=True))
+            counts = dict(zip(ctx.rows.shape.req_order, ctx.rows.shape.counts, strict=True))
             self._prefetch(BegunStep(counts, ctx.hits, {}, ctx.reads, ctx.hit_prefetch))
 
     # ------------------------------------------------------------------ consume
@@ -462,8 +470,8 @@ class PrefixCacheManager:
             self._check_open()
             self._commit_drained_writes()
             ctx = self._find_step(step_id)
-            outside = [req_id for req_id in req_ids if req_id not in ctx.rows.place]
-            if outside:
+            if not ctx.rows.shape.place.keys() >= set(req_ids):
+                outside = [req_id for req_id in req_ids if req_id not in ctx.rows.shape.place]
                 raise BadStepError(f"requests {outside} are outside the save snapshot of step {step_id}")
             del self._step_ctxs[step_id]
             if self._trace is not None:
@@ -518,15 +526,15 @@ class PrefixCacheManager:
             if key in ctx.deferred_keys:
                 outputs.mm_outputs[key] = self._merge_key(ctx, key, value, req_ids)
             else:
-                seq_len = None if key in self._policy.per_request_keys else ctx.rows.count
-                outputs.mm_outputs[key] = pass_through(value, ctx.rows, req_ids, seq_len)
+                seq_len = None if key in self._policy.per_request_keys else ctx.rows.shape.count
+                outputs.mm_outputs[key] = pass_through(value, ctx.rows.shape, req_ids, seq_len)
         self._report_absent(ctx, outputs, req_ids)
         return outputs
 
     def _merge_key(
         self, ctx: StepContext, key: str, rows: torch.Tensor, req_ids: Collection[str]
     ) -> dict[str, torch.Tensor]:
-        merged = rows_by_request(rows, ctx.rows, req_ids)
+        merged = rows_by_request(rows, ctx.rows.shape, req_ids)
         for req_id in ctx.hits:
             if req_id in merged:
                 prefix = self._prefix(ctx, req_id, key)
@@ -537,7 +545,7 @@ class PrefixCacheManager:
         """The buffer of a hit with its prefix rows; fetched here when the prefetch thread has not begun."""
         future, read = ctx.hit_prefetch[req_id][key], ctx.reads[req_id][key]
         if future.cancel():
-            start, stop = ctx.rows.span(req_id)
+            start, stop = ctx.rows.shape.span(req_id)
             return self._fetch_merged(read, stop - start)
         try:
             return future.result(self.config.staging_claim_timeout_s)

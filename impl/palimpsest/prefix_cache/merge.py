@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from palimpsest.prefix_cache.payload import to_payload_element
-from palimpsest.prefix_cache.steps import StepRows
+from palimpsest.prefix_cache.steps import BatchShape
 from palimpsest.prefix_cache.tasks import Rows
 
 
@@ -25,10 +25,10 @@ class StepOutputs:
     absent: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
 
-def rows_by_request(rows: torch.Tensor, step: StepRows, wanted: Iterable[str]) -> dict[str, torch.Tensor]:
+def rows_by_request(rows: torch.Tensor, shape: BatchShape, wanted: Iterable[str]) -> dict[str, torch.Tensor]:
     """Each wanted request's rows of this step, as views of `rows`."""
-    by_request = dict(zip(step.req_order, rows.split(step.counts), strict=True))
-    if wanted == step.req_order:
+    by_request = dict(zip(shape.req_order, torch.split_with_sizes(rows, shape.counts), strict=True))
+    if wanted == shape.req_order:
         return by_request
     return {req_id: by_request[req_id] for req_id in wanted}
 
@@ -39,14 +39,14 @@ def append_rows(prefix: torch.Tensor, hit_tokens: int, rows: torch.Tensor) -> to
     return prefix
 
 
-def pass_through(value: Any, step: StepRows, wanted: Iterable[str], seq_len: int | None) -> dict[str, Any]:
+def pass_through(value: Any, shape: BatchShape, wanted: Iterable[str], seq_len: int | None) -> dict[str, Any]:
     """Each wanted request's element of a value that is not per-token; a tensor whose first dimension is
     `seq_len` is cut by request, anything else stays whole."""
     elements = {}
     for req_id in wanted:
-        start, stop = step.span(req_id)
+        start, stop = shape.span(req_id)
         elements[req_id] = to_payload_element(
-            value, step.place[req_id], start=start, end=stop, pass_lists_through=True, seq_len=seq_len
+            value, shape.place[req_id], start=start, end=stop, pass_lists_through=True, seq_len=seq_len
         )
     return elements
 

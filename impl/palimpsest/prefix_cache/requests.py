@@ -11,8 +11,8 @@ import numpy as np
 from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.interface import WriteSchedule
-from palimpsest.prefix_cache.steps import StepRows
-from palimpsest.prefix_cache.tasks import PageEvent, Run, WriteRecord, WriteTask
+from palimpsest.prefix_cache.steps import BatchShape, StepRows
+from palimpsest.prefix_cache.tasks import PageEvent, Run, TaskCommon, WriteRecord, WriteTask
 from palimpsest.sync import Sync
 
 
@@ -23,8 +23,7 @@ IntArray = np.ndarray
 class Batch:
     """What stays the same while steps have the same requests with the same token counts."""
 
-    req_order: list[str]
-    counts: list[int]
+    shape: BatchShape
     #: the generation of each row
     tenants: IntArray
     #: the requests' open deferred tasks, their tids, the tid of each row, and the records they share
@@ -33,13 +32,8 @@ class Batch:
     row_tids: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: list[WriteRecord] = field(default_factory=list)
 
-    def fits(self, rows: StepRows) -> bool:
-        """Whether a step has the batch's requests and token counts."""
-        return rows.req_order == self.req_order and rows.counts == self.counts
-
-    def takes_more(self) -> bool:
-        """Whether all its deferred tasks can take the rows of one more step."""
-        return bool(self.takers) and all(t.state is TaskState.PENDING and not t.reassigned for t in self.takers)
+    #: the board's count of disturbances when they were last known to be open
+    disturbances: int = -1
 
 
 class RequestTasks:
@@ -52,6 +46,7 @@ class RequestTasks:
         #: request -> the deferred task that takes its next rows
         self.deferred: dict[str, WriteTask] = {}
         self._batch: Batch | None = None
+        self._deferred_common = TaskCommon(WriteSchedule.JOIN_ON_FINISH, None, None, controller.lock, sync)
         self._writes: dict[str, int] = {}
         self._generations = itertools.count(1)
         self._tids = itertools.count(1)
@@ -66,9 +61,10 @@ class RequestTasks:
 
     def tenants(self, rows: StepRows) -> IntArray:
         """The generation of each row of a step; a request that is not live starts a new one."""
-        if self._batch is None or not self._batch.fits(rows):
-            generations = [self.live.get(req_id) or self._start(req_id) for req_id, _, _ in rows.shares()]
-            self._batch = Batch(rows.req_order, rows.counts, rows.per_row(generations))
+        shape = rows.shape
+        if self._batch is None or self._batch.shape is not shape:
+            generations = [self.live.get(req_id) or self._start(req_id) for req_id, _, _ in shape.shares()]
+            self._batch = Batch(shape, shape.per_row(generations))
         return self._batch.tenants
 
     def end(self, req_ids: Iterable[str]) -> list[int]:
@@ -105,13 +101,13 @@ class RequestTasks:
         self, record: WriteRecord, rows: StepRows, step_id: int, page: int, event: PageEvent | None
     ) -> list[WriteTask]:
         """One task per request with rows in this step's record, not yet registered."""
-        lock, sync, schedule, tids = self._controller.lock, self._sync, WriteSchedule.JOIN_NEXT_STEP, self._tids
-        tasks, records = [], [record]
-        for req_id, start, stop in rows.shares():
-            task = WriteTask(next(tids), req_id, step_id, schedule, (), page, event, lock=lock, sync=sync)
-            task.runs.append(Run(records, start, stop))
-            tasks.append(task)
-        return tasks
+        schedule, controller = WriteSchedule.JOIN_NEXT_STEP, self._controller
+        common = TaskCommon(schedule, page, event, controller.lock, self._sync)
+        tids, records = self._tids, [record]
+        return [
+            WriteTask.of(next(tids), req_id, step_id, Run(records, start, stop), common)
+            for req_id, start, stop in rows.shape.shares()
+        ]
 
     def append(self, record: WriteRecord, rows: StepRows) -> tuple[Batch, list[WriteTask], list[int]]:
         """Give each request's rows of a record to its open deferred task, opening one where there is none
@@ -120,38 +116,37 @@ class RequestTasks:
         `tenants` was called for the same step.
         """
         batch = self._batch
-        assert batch is not None and batch.fits(rows)
+        assert batch is not None and batch.shape is rows.shape
         with self._controller.lock:
-            if batch.takes_more():
+            if batch.disturbances == self._controller.disturbances:
                 batch.records.append(record)
                 return batch, [], []
-            return self._append_to_each(batch, record, rows)
+            batch.disturbances = self._controller.disturbances
+            return self._append_to_each(batch, record, rows.shape)
 
     def _append_to_each(
-        self, batch: Batch, record: WriteRecord, rows: StepRows
+        self, batch: Batch, record: WriteRecord, shape: BatchShape
     ) -> tuple[Batch, list[WriteTask], list[int]]:
         opened: list[WriteTask] = []
         closed: list[int] = []
         batch.takers, batch.records = [], [record]
-        for req_id, start, stop in rows.shares():
+        for req_id, start, stop in shape.shares():
             task = self.deferred.get(req_id)
             if task is None or task.state is not TaskState.PENDING or _lost_any(task, record, start, stop):
                 if task is not None and task.state is TaskState.PENDING:
                     closed.append(task.tid)
-                task = self._open(req_id)
+                task = self._open(req_id, Run(batch.records, start, stop))
                 opened.append(task)
-            task.runs.append(Run(batch.records, start, stop))
+            else:
+                task.runs.append(Run(batch.records, start, stop))
             batch.takers.append(task)
         batch.tids = [task.tid for task in batch.takers]
-        batch.row_tids = rows.per_row(batch.tids)
+        batch.row_tids = shape.per_row(batch.tids)
         return batch, opened, closed
 
-    def _open(self, req_id: str) -> WriteTask:
+    def _open(self, req_id: str, run: Run) -> WriteTask:
         self._writes[req_id] = number = self._writes.get(req_id, 0) + 1
-        self.deferred[req_id] = task = WriteTask(
-            next(self._tids), req_id, number, WriteSchedule.JOIN_ON_FINISH, (),
-            lock=self._controller.lock, sync=self._sync,
-        )  # fmt: skip
+        self.deferred[req_id] = task = WriteTask.of(next(self._tids), req_id, number, run, self._deferred_common)
         return task
 
     def _start(self, req_id: str) -> int:

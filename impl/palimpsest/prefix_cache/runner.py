@@ -145,7 +145,7 @@ class PrefixCacheRunnerMixin:
 
     @contextmanager
     def prefix_cache_step(self, step_id: int | None) -> Iterator[SavedStep]:
-        """A saved step, to be materialized at most once; it is consumed when the block is left, on every path."""
+        """A saved step, to be materialized at most once; however the block is left, the step is consumed."""
         step = SavedStep(self.prefix_cache, step_id)
         try:
             yield step
@@ -160,7 +160,7 @@ class PrefixCacheRunnerMixin:
 
 def _same(manager: PrefixCacheManager, config: PrefixCacheConfig | None) -> PrefixCacheManager:
     if manager.config != config:
-        raise ConfigRefusedError(f"the prefix cache was built for {manager.config}, and is now asked for {config}")
+        raise ConfigRefusedError(f"the prefix cache was built for {manager.config}, not for {config}")
     return manager
 
 

@@ -25,7 +25,7 @@ class Stats:
     def count_step(self, ctx: StepContext, replanned: int) -> None:
         """Count a published step."""
         self.steps += 1
-        self.tokens += ctx.rows.count
+        self.tokens += ctx.rows.shape.count
         self.hits += len(ctx.hits)
         self.hit_tokens += sum(tokens for tokens, _ in ctx.hits.values())
         self.hits_replanned += replanned

@@ -45,15 +45,22 @@ class BegunStep:
     prefetches: Prefetches = field(default_factory=dict)
 
 
-class StepRows:
-    """Which rows of a step belong to whom, and the slots they go to."""
+class BatchShape:
+    """The requests of a step and how many tokens each has; steps of an unchanged batch share one."""
 
-    def __init__(self, req_order: list[str], counts: list[int], slots: torch.Tensor) -> None:
-        self.req_order, self.counts, self.slots = req_order, counts, slots
+    def __init__(self, req_order: list[str], num_scheduled: Mapping[str, int]) -> None:
+        self.req_order = req_order
+        self.counts = [num_scheduled.get(req_id, 0) for req_id in req_order]
         #: request i has rows bounds[i] to bounds[i + 1]
-        self.bounds = [0, *accumulate(counts)]
+        self.bounds = [0, *accumulate(self.counts)]
         #: request -> its number in the batch
         self.place = dict(zip(req_order, range(len(req_order)), strict=True))
+        self._num_scheduled = num_scheduled
+        self._row_counts = np.array([count for count in self.counts if count], dtype=np.int64)
+
+    def fits(self, req_order: list[str], num_scheduled: Mapping[str, int]) -> bool:
+        """Whether a batch has these requests with these token counts."""
+        return req_order == self.req_order and num_scheduled == self._num_scheduled
 
     @property
     def count(self) -> int:
@@ -66,13 +73,19 @@ class StepRows:
 
     def per_row(self, values: list[int]) -> IntArray:
         """`values`, one for each request that has rows, repeated for each of its rows."""
-        counts = [count for count in self.counts if count]
-        return np.repeat(np.array(values, dtype=np.int64), counts)
+        return np.repeat(np.array(values, dtype=np.int64), self._row_counts)
 
     def span(self, req_id: str) -> tuple[int, int]:
         """First row of a request in this step, and the row after its last."""
         number = self.place[req_id]
         return self.bounds[number], self.bounds[number + 1]
+
+
+class StepRows(NamedTuple):
+    """A step's rows: whose they are, and the slots they go to."""
+
+    shape: BatchShape
+    slots: torch.Tensor
 
 
 class StepCopies(NamedTuple):
@@ -172,45 +185,48 @@ def hit_slots(blocks: list[int], block_size: int) -> IntArray:
 
 
 def read_rows(
-    view: GroupView, num_scheduled: Mapping[str, int], n: int, padded: int, config: PrefixCacheConfig
+    view: GroupView,
+    num_scheduled: Mapping[str, int],
+    n: int,
+    padded: int,
+    config: PrefixCacheConfig,
+    last: BatchShape | None = None,
 ) -> StepRows:
-    """The rows of a step of `n` tokens in the batch's order. Raises `BadStepError`."""
-    order = list(view.batch_req_ids())
-    counts = [num_scheduled.get(req_id, 0) for req_id in order]
-    _check_totals(order, sum(counts), n, padded, config)
-    slots = view.step_slots_cpu(order, num_scheduled)
+    """The rows of a step of `n` tokens in the batch's order. Raises `BadStepError`.
+
+    `last` is the shape of an earlier step, taken over where it fits.
+    """
+    order = view.batch_req_ids()
+    shape = last if last is not None and last.fits(order, num_scheduled) else _new_shape(list(order), num_scheduled)
+    if not 0 <= n <= padded:
+        raise BadStepError(f"num_tokens_unpadded is {n} and num_tokens_padded is {padded}")
+    if n > config.staging_capacity_tokens:
+        raise BadStepError(f"the step has {n} tokens, and the staging capacity is {config.staging_capacity_tokens}")
+    if shape.count != n:
+        raise BadStepError(f"the batch's requests are scheduled for {shape.count} tokens, and the step has {n}")
+    slots = view.step_slots_cpu(shape.req_order, num_scheduled)
     if slots.dtype is not torch.int64 or slots.ndim != 1 or slots.numel() != n:
         raise BadStepError(
             f"the batch has {slots.numel()} slots ({slots.dtype}, {slots.ndim} dimensions), and the step {n} tokens"
         )
+    slots = slots.clone()
     _check_slots(slots.numpy(), config)
-    return StepRows(order, counts, slots.clone())
+    return StepRows(shape, slots)
 
 
-def _check_totals(order: list[str], total: int, n: int, padded: int, config: PrefixCacheConfig) -> None:
-    if n < 0 or padded < n:
-        raise BadStepError(f"num_tokens_unpadded is {n} and num_tokens_padded is {padded}")
-    if n > config.staging_capacity_tokens:
-        raise BadStepError(f"the step has {n} tokens, and the staging capacity is {config.staging_capacity_tokens}")
+def _new_shape(order: list[str], num_scheduled: Mapping[str, int]) -> BatchShape:
     if len(set(order)) < len(order):
         raise BadStepError(f"the batch names a request twice: {order}")
-    if total != n:
-        raise BadStepError(f"the batch's requests are scheduled for {total} tokens, and the step has {n}")
+    return BatchShape(order, num_scheduled)
 
 
 def _check_slots(slots: IntArray, config: PrefixCacheConfig) -> None:
     if slots.size == 0:
         return
-    low, high = int(slots.min()), int(slots.max())
-    if low < 0 or high >= config.num_slots:
-        raise BadStepError(f"the batch writes slots {low} to {high}, and slots are 0 to {config.num_slots - 1}")
-    if slots.size > 1 and not _distinct(slots):
+    # read as unsigned, a negative slot is larger than any
+    if int(slots.view(np.uint64).max()) >= config.num_slots:
+        raise BadStepError(
+            f"the batch writes slots {slots.min()} to {slots.max()}, and slots are 0 to {config.num_slots - 1}"
+        )
+    if not (slots[1:] > slots[:-1]).all() and np.unique(slots).size < slots.size:
         raise BadStepError("the batch writes a slot twice in one step")
-
-
-def _distinct(slots: IntArray) -> bool:
-    steps = np.diff(slots)
-    if (steps > 0).all():
-        return True
-    ordered = np.sort(slots)
-    return bool((ordered[1:] != ordered[:-1]).all())

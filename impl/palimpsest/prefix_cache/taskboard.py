@@ -10,6 +10,9 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any
 
+import numpy as np
+import torch
+
 from palimpsest.actions import action
 from palimpsest.errors import BudgetExceededError, WaitTimeoutError, WriteFailedError
 from palimpsest.lifecycle import TaskState, advance
@@ -18,6 +21,9 @@ from palimpsest.prefix_cache.stats import Stats
 from palimpsest.prefix_cache.tasks import BudgetTicket, WriteTask, distinct_tickets
 from palimpsest.sync import Deadline, LockLike, Sync
 from palimpsest.trace import Sink
+
+
+IntArray = np.ndarray
 
 
 class TaskBoard:
@@ -41,6 +47,9 @@ class TaskBoard:
         self._staged_bytes = 0
         #: no more work is taken; guarded by the task lock
         self._closing = False
+        #: grows when a task stops being PENDING or loses rows: then open deferred tasks must be looked at
+        #: again before rows are added to them; guarded by the task lock
+        self.disturbances = 0
 
     @property
     def lock(self) -> LockLike:
@@ -86,6 +95,7 @@ class TaskBoard:
     def _raise(self, task: WriteTask) -> bool:
         if task.state is TaskState.PENDING:
             task.state = advance(task.state, TaskState.QUEUED)
+            self.disturbances += 1
         elif task.state is not TaskState.QUEUED or task.tid in self._queue_hi:
             return False
         elif task.tid in self._queue_lo:
@@ -106,6 +116,10 @@ class TaskBoard:
                 [task for tid in failed if (task := pop(tid, None)) is not None],
             )
 
+    def has_failed(self) -> bool:
+        """Whether there are failure records that were not taken yet."""
+        return bool(self._failed)
+
     def cause_of(self, tid: int) -> BaseException | None:
         """Why a task failed, where that is known."""
         return self._causes.get(tid)
@@ -115,6 +129,14 @@ class TaskBoard:
         with self._lock:
             for task in self._tasks.values():
                 task.abandoned = True
+            self.disturbances += 1
+
+    def take_over(self, tid: int, key: str, slots: IntArray) -> None:
+        """Note that a later claim took rows over from a task that is still registered."""
+        with self._lock:
+            self.disturbances += 1
+            if (task := self._tasks.get(tid)) is not None:
+                task.add_reassigned(key, torch.from_numpy(slots))
 
     def unfinished(self) -> list[WriteTask]:
         """The registered tasks that are neither written nor failed."""

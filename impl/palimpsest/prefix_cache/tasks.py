@@ -133,17 +133,37 @@ class FrozenTask(NamedTuple):
     step_d2h_event: PageEvent | None
 
 
+class TaskCommon(NamedTuple):
+    """What the tasks of one step (or all deferred tasks) have in common."""
+
+    schedule: WriteSchedule
+    staging_slot: int | None
+    step_d2h_event: PageEvent | None
+    lock: LockLike
+    sync: Sync
+
+
+_NOTHING_LOST: dict[str, torch.Tensor] = {}
+
+
 class WriteTask:
     """One request's write: PENDING, QUEUED, COPYING, HOST_READY, WRITTEN; or FAILED.
 
-    `state` is guarded by the task lock, which tasks of one controller share. `host_ready` and `done` are
-    events for whoever waits; `done` is set only after the completion or failure record was published.
+    `state` is guarded by the task lock, which tasks of one board share. `host_ready` and `done` are events
+    for whoever waits; `done` is set only after the completion or failure record was published.
     """
 
-    __slots__ = (
-        "_done", "_finished", "_host_ready", "_lock", "_sync", "abandoned", "landed", "runs", "reassigned", "req_id", "schedule",
-        "staging_slot", "state", "step_d2h_event", "tid", "write_n",
-    )  # fmt: skip
+    # Class attributes are the defaults of what few tasks ever set: making a task is on the hot path.
+    state = TaskState.PENDING
+    #: per key, the slots that a later claim took over; guarded by the task lock
+    reassigned: dict[str, torch.Tensor] = _NOTHING_LOST
+    #: whether a reset took every row over; guarded by the task lock
+    abandoned = False
+    #: what the pool write of this task's batch wrote, for the commit; set before the record
+    landed: PoolWrite | None = None
+    _host_ready: threading.Event | None = None
+    _done: threading.Event | None = None
+    _finished = False
 
     def __init__(
         self,
@@ -154,25 +174,33 @@ class WriteTask:
         chunks: Iterable[WriteChunk],
         staging_slot: int | None = None,
         step_d2h_event: PageEvent | None = None,
-        *,
-        lock: LockLike | None = None,
-        sync: Sync = STANDARD,
     ) -> None:
-        self.tid, self.req_id, self.write_n, self.schedule = tid, req_id, write_n, schedule
+        self.tid, self.req_id, self.write_n = tid, req_id, write_n
         #: guarded by the task lock while the task is PENDING, fixed afterwards
         self.runs: list[Run] = [Run([chunk.record], chunk.start, chunk.stop) for chunk in chunks]
-        self.staging_slot, self.step_d2h_event = staging_slot, step_d2h_event
-        self.state = TaskState.PENDING
-        #: per key, the slots that a later claim took over; guarded by the task lock
-        self.reassigned: dict[str, torch.Tensor] = {}
-        #: whether a reset took every row over; guarded by the task lock
-        self.abandoned = False
-        #: what the pool write of this task's batch wrote, for the commit; set before the record
-        self.landed: PoolWrite | None = None
-        self._sync, self._lock = sync, lock if lock is not None else sync.lock()
-        self._host_ready: threading.Event | None = None
-        self._done: threading.Event | None = None
-        self._finished = False
+        self._common = TaskCommon(schedule, staging_slot, step_d2h_event, STANDARD.lock(), STANDARD)
+
+    @classmethod
+    def of(cls, tid: int, req_id: str, write_n: int, run: Run, common: TaskCommon) -> WriteTask:
+        """A task of one run that shares what `common` holds."""
+        task = cls.__new__(cls)
+        task.tid, task.req_id, task.write_n, task.runs, task._common = tid, req_id, write_n, [run], common
+        return task
+
+    @property
+    def schedule(self) -> WriteSchedule:
+        """When the write must have landed."""
+        return self._common.schedule
+
+    @property
+    def staging_slot(self) -> int | None:
+        """The staging page that the rows land on; None for deferred rows."""
+        return self._common.staging_slot
+
+    @property
+    def step_d2h_event(self) -> PageEvent | None:
+        """Tells when the rows have landed; None when they have."""
+        return self._common.step_d2h_event
 
     def __str__(self) -> str:
         return f"task {self.tid} ({self.schedule.value}) of request {self.req_id!r}, state={self.state.name}"
@@ -190,9 +218,9 @@ class WriteTask:
     @property
     def host_ready(self) -> threading.Event:
         """Set once the rows are on the host, or the task has failed."""
-        with self._lock:
+        with self._common.lock:
             if self._host_ready is None:
-                self._host_ready = self._sync.event()
+                self._host_ready = self._common.sync.event()
                 if self.state in _ON_HOST:
                     self._host_ready.set()
             return self._host_ready
@@ -200,9 +228,9 @@ class WriteTask:
     @property
     def done(self) -> threading.Event:
         """Set once the task is written or failed and its record is published."""
-        with self._lock:
+        with self._common.lock:
             if self._done is None:
-                self._done = self._sync.event()
+                self._done = self._common.sync.event()
                 if self._finished:
                     self._done.set()
             return self._done
@@ -217,12 +245,12 @@ class WriteTask:
 
     def transition(self, state: TaskState) -> None:
         """Take one step of the life cycle. Raises `IllegalTransitionError`."""
-        with self._lock:
+        with self._common.lock:
             self.state = advance(self.state, state)
 
     def claim_copy(self) -> bool:
         """Claim the copy stage; False for all but the first who asks of a queued task."""
-        with self._lock:
+        with self._common.lock:
             if self.state is not TaskState.QUEUED:
                 return False
             self.state = TaskState.COPYING
@@ -252,7 +280,7 @@ class WriteTask:
 
     def fail(self) -> bool:
         """Fail the task without waking anyone; False when it was final already."""
-        with self._lock:
+        with self._common.lock:
             if self.state in _FINAL:
                 return False
             self.state = TaskState.FAILED
@@ -260,7 +288,7 @@ class WriteTask:
 
     def wake(self) -> None:
         """Set the events; the record must be published."""
-        with self._lock:
+        with self._common.lock:
             events = self.finish()
         for event in events:
             event.set()
@@ -272,7 +300,7 @@ class WriteTask:
 
     def append_chunk(self, chunk: WriteChunk) -> None | TaskState:
         """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
-        with self._lock:
+        with self._common.lock:
             if self.state is not TaskState.PENDING:
                 return self.state
             self.runs.append(Run([chunk.record], chunk.start, chunk.stop))
@@ -281,7 +309,8 @@ class WriteTask:
     def add_reassigned(self, key: str, slots: torch.Tensor) -> None:
         """Note that a later claim took `slots` over, so that this task no longer writes them."""
         known = self.reassigned.get(key)
-        self.reassigned[key] = slots.clone() if known is None else torch.cat([known, slots])
+        lost = slots.clone() if known is None else torch.cat([known, slots])
+        self.reassigned = {**self.reassigned, key: lost}
 
     def lost_any(self, key: str, slots: IntArray) -> bool:
         """Whether one of `slots` was taken over from this task."""
@@ -341,9 +370,9 @@ def gather_writes(tasks: Iterable[WriteTask]) -> PoolWrite:
     """The rows that `tasks` have to write, gathered per key; neighbours in a record stay one piece."""
     tasks = list(tasks)
     spans = _spans([task for task in tasks if not task.abandoned])
-    once = all(len(task.runs) == 1 and len(task.runs[0].records) == 1 for task in tasks)
+    robbed = [task for task in tasks if task.reassigned]
     keys = dict.fromkeys(key for span in spans for key in _host(span.record))
-    writes = [_key_write(key, [span for span in spans if key in _host(span.record)], tasks, once) for key in keys]
+    writes = [_key_write(key, [span for span in spans if key in _host(span.record)], robbed) for key in keys]
     return PoolWrite(tuple(task.tid for task in tasks), writes)
 
 
@@ -379,17 +408,17 @@ def _neighbours(shares: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, 
             first = here
 
 
-def _key_write(key: str, spans: list[_Span], tasks: list[WriteTask], once: bool) -> KeyWrite:
+def _key_write(key: str, spans: list[_Span], robbed: list[WriteTask]) -> KeyWrite:
     slots = _cat([span.record.slots_cpu[span.start : span.stop] for span in spans])
     rows = _cat([_host(span.record)[key][span.start : span.stop] for span in spans])
     tids = spans[0].tids if len(spans) == 1 else np.concatenate([span.tids for span in spans])
-    keep = np.arange(tids.size)
-    for task in tasks:
-        if (lost := task.reassigned.get(key)) is not None:
+    keep = np.arange(tids.size) if robbed or len(spans) > 1 else None
+    for task in robbed:
+        if keep is not None and (lost := task.reassigned.get(key)) is not None:
             keep = keep[~((tids[keep] == task.tid) & np.isin(slots.numpy()[keep], lost.numpy()))]
-    if not once:
+    if keep is not None and len(spans) > 1:
         keep = keep[_last_of_each(slots.numpy()[keep])]
-    if keep.size == tids.size:
+    if keep is None or keep.size == tids.size:
         return KeyWrite(key, slots, rows, tids)
     index = torch.from_numpy(keep)
     return KeyWrite(key, slots[index], rows[index], tids[keep])
