@@ -195,7 +195,7 @@ def test_a_known_key_with_another_layout_is_named_with_both_layouts_before_anyth
 
 def test_a_key_that_the_host_has_no_memory_for_is_refused_before_it_is_allocated(script, monkeypatch):
     s = script()
-    monkeypatch.setattr("palimpsest.prefix_cache.block_pool.available_host_bytes", lambda: 1000)
+    monkeypatch.setattr("palimpsest.prefix_cache.sizing.available_host_bytes", lambda: 1000)
     s.begin({"a": prefill([0], 4)})
     with pytest.raises(HostMemoryError, match="GiB"):
         s.save()

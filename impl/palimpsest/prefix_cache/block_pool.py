@@ -7,8 +7,6 @@ import math
 import numpy as np
 import torch
 
-from palimpsest.errors import HostMemoryError
-from palimpsest.memory import available_host_bytes, format_gib
 from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
 
 
@@ -34,18 +32,8 @@ class PrefixBlockPool:
         """Dtype and trailing shape of the rows of `key`."""
         return self.layouts[key]
 
-    def key_bytes(self, layout: KeyLayout) -> int:
-        """Host bytes that a key of this layout takes."""
-        return self._num_slots * layout.row_bytes
-
-    def allocate(self, key: str, layout: KeyLayout) -> torch.Tensor:
-        """Zeroed storage for `key`, not yet installed. Raises `HostMemoryError` before allocating."""
-        needed, available = self.key_bytes(layout), available_host_bytes()
-        if needed > available:
-            raise HostMemoryError(
-                f"key {key!r} of {layout} needs {format_gib(needed)} for {self._num_slots} slots, and the host "
-                f"has {format_gib(available)} available"
-            )
+    def allocate(self, layout: KeyLayout) -> torch.Tensor:
+        """Zeroed storage for a key of `layout`, not yet installed."""
         return torch.zeros((self._num_slots, *layout.row_shape), dtype=layout.dtype)
 
     def install_key(self, key: str, storage: torch.Tensor) -> None:
@@ -57,7 +45,7 @@ class PrefixBlockPool:
         """Give `key` storage of rows of `width`, unless it has some."""
         shape = (width,) if isinstance(width, int) else tuple(width)
         if key not in self._storage:
-            self.install_key(key, self.allocate(key, KeyLayout(dtype, shape)))
+            self.install_key(key, self.allocate(KeyLayout(dtype, shape)))
 
     def rows(self, key: str, slots: torch.Tensor) -> torch.Tensor:
         """A copy of the rows of `key` at `slots`."""

@@ -79,6 +79,11 @@ class PrefixCacheController(TaskBoard):
             self._committer.start()
 
     @property
+    def eager(self) -> bool:
+        """Whether writes run on the calling thread."""
+        return self._eager
+
+    @property
     def staging(self) -> StagingPool:
         """The staging pages."""
         return self._staging_pool

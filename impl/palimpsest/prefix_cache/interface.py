@@ -67,7 +67,7 @@ class PrefixCacheConfig:
     `staging_capacity_tokens` bounds the tokens of a step, `staging_depth` the steps that may be saved and
     not yet consumed. `staging_claim_timeout_s` bounds every wait, in seconds. `gpu_staging_bytes` bounds
     the clones of deferred keys. `layouts` declares keys known at start-up, so that the memory they need
-    is checked and allocated before the first step. Raises `ConfigRefusedError` on a value out of range.
+    is checked and logged before the first step. Raises `ConfigRefusedError` on a value out of range.
     """
 
     num_blocks: int

@@ -36,6 +36,7 @@ from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, ModelCacheP
 from palimpsest.prefix_cache.merge import StepOutputs, append_rows, own_rows, pass_through, rows_by_request
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.requests import RequestTasks
+from palimpsest.prefix_cache.sizing import plan_memory, require_memory
 from palimpsest.prefix_cache.slots import SlotTable
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
@@ -88,7 +89,9 @@ class PrefixCacheManager:
     ) -> None:
         self.config, self.stats = config, Stats()
         self._view, self._sync, self._trace = view, sync, trace
-        accelerated = has_accelerator()
+        self._pinned = accelerated = has_accelerator()
+        plan = plan_memory(config, config.layouts, config.layouts, pinned=self._pinned)
+        require_memory(plan, f"{config.num_slots} slots and {config.staging_depth} staging pages")
         self._state_lock = sync.lock()
         self._pool = PrefixBlockPool(config)
         self._controller = PrefixCacheController(
@@ -110,6 +113,12 @@ class PrefixCacheManager:
         self._join_next_step_tids: list[int] = []
         self._shape: BatchShape | None = None
         self._step_ids = itertools.count(1)
+        logger.info(
+            "prefix cache: %d blocks of %d slots, %d %sstaging pages of %d tokens, %s; declared keys %s take %s",
+            config.num_blocks, config.block_size, config.staging_depth, "pinned " if self._pinned else "",
+            config.staging_capacity_tokens, "eager" if self._controller.eager else "threaded",
+            {key: str(layout) for key, layout in config.layouts.items()}, plan,
+        )  # fmt: skip
         if trace is not None:
             trace.begin({"num_blocks": config.num_blocks, "block_size": config.block_size})
 
@@ -265,19 +274,28 @@ class PrefixCacheManager:
         """A step's outputs by what becomes of them; each request's rows by `bounds`, or by `num_sched`."""
         if bounds is None:
             bounds = [0, *itertools.accumulate((num_sched or {}).get(req_id, 0) for req_id in req_order)]
-        immediate, deferred, leftover = split.split_outputs(hidden, mm, n, padded, self._policy, self._pool.layouts)
+        immediate, deferred, leftover = split.split_outputs(
+            hidden, mm, n, padded, self._policy, self._pool.layouts, self.config.layouts
+        )
         record = WriteRecord(slots_cpu, deferred) if deferred else None
         return SplitOutputs(immediate, leftover, record, req_order, bounds)
 
     def _allocate_keys(self, outputs: SplitOutputs) -> dict[str, torch.Tensor]:
-        """Storage for the keys that this step saves for the first time, not yet installed."""
-        deferred = outputs.deferred.tensors if outputs.deferred is not None else {}
-        values = {**outputs.immediate, **deferred}
-        return {
-            key: self._pool.allocate(key, KeyLayout.of(value))
-            for key, value in values.items()
-            if not self._pool.has_key(key)
-        }
+        """Storage for the keys that this step saves for the first time, not yet installed.
+
+        Raises `HostMemoryError` before anything is allocated.
+        """
+        immediate = self._new_layouts(outputs.immediate)
+        new = {**immediate, **self._new_layouts(outputs.deferred.tensors if outputs.deferred is not None else {})}
+        if not new:
+            return {}
+        plan = plan_memory(self.config, new, immediate, pinned=self._pinned)
+        require_memory(plan, f"new keys {sorted(new)}")
+        logger.info("prefix cache: keys %s take %s", sorted(new), plan)
+        return {key: self._pool.allocate(layout) for key, layout in new.items()}
+
+    def _new_layouts(self, rows: Rows) -> dict[str, KeyLayout]:
+        return {key: KeyLayout.of(value) for key, value in rows.items() if not self._pool.has_key(key)}
 
     def _reserve(self, deferred: WriteRecord | None) -> BudgetTicket | None:
         """Charge the clones of a step's deferred rows, flushing the oldest ones while they do not fit."""

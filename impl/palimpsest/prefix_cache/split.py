@@ -48,6 +48,7 @@ def split_outputs(
     padded: int,
     policy: ModelCachePolicy,
     layouts: Layouts,
+    declared: Layouts,
 ) -> tuple[Rows, Rows, dict[str, Any]]:
     """The immediate rows, the deferred rows and the leftover of a step of `n` tokens, as views.
 
@@ -71,7 +72,7 @@ def split_outputs(
         else:
             immediate[key] = rows
     for key, rows in (*immediate.items(), *deferred.items()):
-        _check_layout(key, KeyLayout.of(rows), layouts)
+        _check_layout(key, KeyLayout.of(rows), layouts.get(key) or declared.get(key))
     return immediate, deferred, leftover
 
 
@@ -91,8 +92,7 @@ def _is_per_token(key: str, value: object, n: int, padded: int, policy: ModelCac
     return is_step_token_tensor(value, n, padded)
 
 
-def _check_layout(key: str, layout: KeyLayout, layouts: Layouts) -> None:
-    known = layouts.get(key)
+def _check_layout(key: str, layout: KeyLayout, known: KeyLayout | None) -> None:
     if known is not None and known != layout:
         raise KeyLayoutError(f"key {key!r} has rows of {known}, and this step hands in rows of {layout}")
 

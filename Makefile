@@ -1,0 +1,37 @@
+# Everything runs in .venv, which the first target that needs it sets up: only Python 3.11 and pip are
+# asked for. `make test ARGS="-k lifecycle"` and `make demo ARGS="--requests 50"` hand arguments on.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.palimpsest-ready
+CODE := impl/palimpsest $(wildcard model_check)
+
+.PHONY: demo test lint format conformance clean
+
+demo: $(READY)
+	$(BIN)/palimpsest demo $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check $(CODE) tests
+	$(BIN)/ruff format --check $(CODE) tests
+	$(BIN)/mypy $(CODE)
+
+format: $(READY)
+	$(BIN)/ruff check --fix $(CODE) tests
+	$(BIN)/ruff format $(CODE) tests
+
+# Upstream's own tests, unmodified, against this package; the runner and the tests lie beside the checkout.
+conformance: $(READY)
+	$(BIN)/python ../shared/conformance/run.py --seeds ../shared/seeds --root impl --only 000
+
+$(READY): requirements-dev.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --no-build-isolation --constraint requirements-dev.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
