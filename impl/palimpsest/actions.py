@@ -45,7 +45,12 @@ ACTIONS: dict[str, Action] = _table(
     Action("claim_page_begin", (ENGINE,), "page", "start to wait for a free staging page"),
     Action("claim_page_end", (ENGINE,), "page", "the step becomes the page's first holder"),
     Action("freeze", (ENGINE,), None, "queue the copies of the live buffers"),
-    Action("publish", (ENGINE,), "state", "drain, preserve, claim slots, register tasks, plan again, store the step"),
+    Action(
+        "publish",
+        (ENGINE,),
+        "state",
+        "drain, preserve, claim slots, register tasks, plan again, store the step",
+    ),
     Action("dispatch", (ENGINE,), "task", "hand the step's immediate tasks to the committer"),
     Action("take_step", (BUILDER,), "state", "take the step's context, exactly once"),
     Action("discard_step", (BUILDER, ENGINE), "state", "take the context and drop its reads"),
@@ -64,7 +69,13 @@ ACTIONS: dict[str, Action] = _table(
     Action("shutdown_begin", (ENGINE,), "state", "later calls raise"),
     Action("shutdown_end", (ENGINE,), "state", "threads are joined, everything is released"),
     Action("copy_lands", (DEVICE, ENGINE), None, "a step's rows are in its staging page", environment=True),
-    Action("overwrite_live", (DEVICE, ENGINE), None, "the next forward rewrites the live buffers", environment=True),
+    Action(
+        "overwrite_live",
+        (DEVICE, ENGINE),
+        None,
+        "the next forward rewrites the live buffers",
+        environment=True,
+    ),
 )
 
 

@@ -28,7 +28,10 @@ def state_of(s: Script) -> dict:
     table = cache._slot_status
     return {
         "tenant": table.tenant.tolist(),
-        "keys": {key: [table.get_slot_status(key).version.tolist(), table.state[key].tolist()] for key in table.keys},
+        "keys": {
+            key: [table.get_slot_status(key).version.tolist(), table.state[key].tolist()]
+            for key in table.keys
+        },
         "layouts": dict(cache._pool.layouts),
         "tasks": sorted(controller._tasks),
         "bytes": controller._staged_bytes,
@@ -51,7 +54,9 @@ BAD_NEW = {
 
 
 @pytest.mark.parametrize("why", BAD_NEW)
-def test_a_bad_hit_is_refused_before_anything_is_registered_and_ended_requests_are_flushed_all_the_same(script, why):
+def test_a_bad_hit_is_refused_before_anything_is_registered_and_ended_requests_are_flushed_all_the_same(
+    script, why
+):
     s = script(DEFERRED)
     s.run({"a": prefill([3], 4)}, "d")
     with pytest.raises(BadStepError):
@@ -150,7 +155,9 @@ def test_a_save_that_finds_no_page_gives_its_bytes_back_and_can_be_tried_again(s
     s.cache.materialize(s.save("d"), ["b"])
 
 
-@pytest.mark.parametrize("where", ["_copies.freeze_into", "_copies.clone", "_hits.preserve", "_pool.allocate"])
+@pytest.mark.parametrize(
+    "where", ["_copies.freeze_into", "_copies.clone", "_hits.preserve", "_pool.allocate"]
+)
 def test_an_error_inside_a_save_leaves_nothing_behind(script, monkeypatch, where):
     s = script(DEFERRED)
     s.run({"a": prefill([0], 4)})
@@ -160,7 +167,9 @@ def test_an_error_inside_a_save_leaves_nothing_behind(script, monkeypatch, where
     s.begin({"b": prefill([0], 4)})
     before = state_of(s)
     holder, name = where.split(".")
-    monkeypatch.setattr(getattr(s.cache, holder), name, lambda *_a, **_k: (_ for _ in ()).throw(MemoryError("planted")))
+    monkeypatch.setattr(
+        getattr(s.cache, holder), name, lambda *_a, **_k: (_ for _ in ()).throw(MemoryError("planted"))
+    )
     with pytest.raises(MemoryError, match="planted"):
         s.save("d")
     assert state_of(s) == before
@@ -189,7 +198,9 @@ def test_a_known_key_with_another_layout_is_named_with_both_layouts_before_anyth
     s = script()
     s.run({"a": prefill([0], 4)}, "k")
     s.begin({"b": prefill([1], 4)})
-    with pytest.raises(KeyLayoutError, match=r"'k' has rows of float32\[4\], and this step hands in rows of float64\[4\]"):
+    with pytest.raises(
+        KeyLayoutError, match=r"'k' has rows of float32\[4\], and this step hands in rows of float64\[4\]"
+    ):
         save_with(s, mm={"k": torch.zeros(4, 4, dtype=torch.float64)})
 
 
@@ -212,7 +223,9 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_after_a_write_failed_every_entry_raises_with_task_request_slots_and_cause_but_discard_and_shutdown(entry):
+def test_after_a_write_failed_every_entry_raises_with_task_request_slots_and_cause_but_discard_and_shutdown(
+    entry,
+):
     s = Script(eager=False)
     first = s.step({"a": prefill([1], 4)})
     s.settle()
@@ -237,7 +250,9 @@ def test_a_failed_write_releases_its_siblings_pages_and_bytes(script):
     step = s.step({"a": prefill([0], 4), "b": prefill([1], 4)}, "d")
     with pytest.raises(WriteFailedError):
         s.cache._controller.join(s.cache._join_next_step_tids)
-    assert [holder.kind for holders in s.cache._controller._staging_pool._busy for holder in holders] == ["step"]
+    assert [holder.kind for holders in s.cache._controller._staging_pool._busy for holder in holders] == [
+        "step"
+    ]
     s.cache.discard_step(step)
 
 

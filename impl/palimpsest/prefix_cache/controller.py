@@ -15,6 +15,7 @@ import torch
 from palimpsest.actions import action
 from palimpsest.errors import ShutdownError
 from palimpsest.lifecycle import TaskState, advance
+from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.copies import Copies
 from palimpsest.prefix_cache.interface import PrefixCacheConfig, WriteSchedule
@@ -172,8 +173,8 @@ class PrefixCacheController(TaskBoard):
             for task in tasks:
                 task.landed = write
             if self._trace is not None:
-                rows = [{"key": w.key, "slots": w.slots.numpy().copy(), "tids": w.tids} for w in write.writes]
-                self._trace.emit("begin_pool_write", {"tids": list(write.tids)}, {"rows": rows})
+                post = {"rows": events.pool_rows(write)}
+                self._trace.emit("begin_pool_write", {"tids": list(write.tids)}, post)
 
     def _write_pool(self, tasks: list[WriteTask]) -> None:
         """Write the rows of HOST_READY tasks, one write per key, then publish and wake."""

@@ -6,7 +6,7 @@ and finds out afterwards, by the versions, which of its rows must come from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from palimpsest.actions import action
 from palimpsest.errors import AbsentRowsError, PrefixCacheError, StaleReadError
+from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, WriteSchedule
@@ -38,7 +39,13 @@ class HitReader:
         trace: Sink | None,
         stats: Stats,
     ) -> None:
-        self._slots, self._pool, self._controller, self._lock, self._trace = slots, pool, controller, lock, trace
+        self._slots, self._pool, self._controller, self._lock, self._trace = (
+            slots,
+            pool,
+            controller,
+            lock,
+            trace,
+        )
         self._stats = stats
         self.pending = PendingReads(slots.num_slots)
 
@@ -78,17 +85,17 @@ class HitReader:
             if read.key == HIDDEN_KEY:
                 read.error = _absent_error(read, absent)
 
-    def preserve(self, key: str, slots: IntArray) -> int:
-        """Copy aside the committed rows at `slots` that pending reads of `key` still need; gives how many."""
-        count = 0
+    def preserve(self, key: str, slots: IntArray, spared: Collection[int] = ()) -> list[tuple[int, IntArray]]:
+        """Copy aside the committed rows at `slots` that pending reads of `key` still need, except for the
+        reads `spared`; gives the read and the positions of its rows."""
+        preserved = []
         for read in self.pending.needing(key, slots):
             rows = self._rows_to_preserve(read, slots)
-            if rows.size:
-                values = self._pool.rows(key, torch.from_numpy(read.slots[rows]))
-                read.preserve(rows, values)
-                count += int(rows.size)
-        self._stats.rows_preserved += count
-        return count
+            if rows.size and read.rid not in spared:
+                read.preserve(rows, self._pool.rows(key, torch.from_numpy(read.slots[rows])))
+                self._stats.rows_preserved += int(rows.size)
+                preserved.append((read.rid, rows))
+        return preserved
 
     def _rows_to_preserve(self, read: PendingRead, slots: IntArray) -> IntArray:
         table = self._slots.get_slot_status(read.key)
@@ -171,15 +178,21 @@ class HitReader:
         changed = table.version[read.slots] != read.versions
         if read.from_pool is not None:
             changed &= read.from_pool
-        if read._preserved_mask is not None and read.all_preserved():
-            changed = read._preserved_mask.copy()
+        if read.all_preserved():
+            changed = read.preserved_mask()
         return changed if changed.any() else None
 
     def _fetched(
         self, read: PendingRead, changed: np.ndarray | None, rows: torch.Tensor
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        args: dict[str, Any] = {"read": read.rid, "preserved": [] if changed is None else np.flatnonzero(changed)}
-        return args, {"pending": len(self.pending)}
+        assert self._trace is not None
+        tags = events.tags(self._trace, {read.key: rows}).get(read.key)
+        preserved: list[int] = []
+        if changed is not None and read.preserved_rows is not None:
+            preserved = np.flatnonzero(changed).tolist()
+            if tags is not None:
+                tags[changed] = events.tags(self._trace, {read.key: read.preserved_rows})[read.key][changed]
+        return {"read": read.rid}, {"preserved": preserved, "tags": tags, "pending": len(self.pending)}
 
     def ensure_current(self, slots: IntArray, key: str, req_id: str, versions: IntArray) -> None:
         """Raise `StaleReadError` when one of the rows was claimed since `versions` were taken."""
@@ -195,13 +208,13 @@ class HitReader:
     def drop_read(self, reads: Iterable[PendingRead]) -> None:
         """Let go of reads that will not be fetched; those that are over are passed over."""
         with self._lock:
-            self.drop_all(reads)
+            dropped = self.drop_all(reads)
+            if self._trace is not None and dropped:
+                self._trace.emit("drop_read", {"reads": dropped}, {"pending": len(self.pending)})
 
-    def drop_all(self, reads: Iterable[PendingRead]) -> None:
-        """As `drop_read`, for a caller that holds the state lock."""
-        dropped = [read.rid for read in reads if self.pending.drop(read)]
-        if self._trace is not None and dropped:
-            self._trace.emit("drop_read", {"reads": dropped}, {"pending": len(self.pending)})
+    def drop_all(self, reads: Iterable[PendingRead]) -> list[int]:
+        """As `drop_read`, for a caller that holds the state lock; gives the reads that were pending."""
+        return [read.rid for read in reads if self.pending.drop(read)]
 
 
 def _absent_error(read: PendingRead, absent: np.ndarray) -> AbsentRowsError:

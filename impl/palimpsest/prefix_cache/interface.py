@@ -79,7 +79,13 @@ class PrefixCacheConfig:
     layouts: Mapping[str, KeyLayout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("num_blocks", "block_size", "staging_depth", "staging_capacity_tokens", "gpu_staging_bytes"):
+        for name in (
+            "num_blocks",
+            "block_size",
+            "staging_depth",
+            "staging_capacity_tokens",
+            "gpu_staging_bytes",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigRefusedError(f"{name} is {value!r}, and must be an integer of at least 1")
@@ -105,7 +111,6 @@ class PrefixCacheConfig:
         return cls(
             num_blocks=num_blocks, block_size=block_size, staging_capacity_tokens=int(capacity), **overrides
         )
-
 
     @staticmethod
     def hidden_layout(model_config: Any) -> dict[str, KeyLayout]:

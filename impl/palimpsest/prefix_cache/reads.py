@@ -77,6 +77,19 @@ class PendingRead:
             self._preserved[torch.from_numpy(rows)] = values
         self._preserved_mask[rows] = True
 
+    @property
+    def preserved_rows(self) -> torch.Tensor | None:
+        """The preserved copies, each at the position of its row."""
+        return self._preserved
+
+    def preserved_mask(self) -> BoolArray:
+        """Which rows have a preserved copy."""
+        return (
+            np.zeros(self.slots.size, dtype=bool)
+            if self._preserved_mask is None
+            else self._preserved_mask.copy()
+        )
+
     def unpreserved(self, rows: BoolArray) -> BoolArray:
         """Which of `rows` have no preserved copy."""
         return rows if self._preserved_mask is None else rows & ~self._preserved_mask
@@ -140,4 +153,6 @@ class PendingReads:
         """What contradicts itself: pins held although nothing is pending."""
         if self._reads:
             return []
-        return [f"key {key}: pins held without a pending read" for key, pins in self._pins.items() if pins.any()]
+        return [
+            f"key {key}: pins held without a pending read" for key, pins in self._pins.items() if pins.any()
+        ]

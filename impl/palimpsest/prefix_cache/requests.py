@@ -146,7 +146,9 @@ class RequestTasks:
 
     def _open(self, req_id: str, run: Run) -> WriteTask:
         self._writes[req_id] = number = self._writes.get(req_id, 0) + 1
-        self.deferred[req_id] = task = WriteTask.of(next(self._tids), req_id, number, run, self._deferred_common)
+        self.deferred[req_id] = task = WriteTask.of(
+            next(self._tids), req_id, number, run, self._deferred_common
+        )
         return task
 
     def _start(self, req_id: str) -> int:

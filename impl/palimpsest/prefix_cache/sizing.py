@@ -33,7 +33,11 @@ class MemoryPlan(NamedTuple):
 
 
 def plan_memory(
-    config: PrefixCacheConfig, layouts: Mapping[str, KeyLayout], staged: Mapping[str, KeyLayout], *, pinned: bool
+    config: PrefixCacheConfig,
+    layouts: Mapping[str, KeyLayout],
+    staged: Mapping[str, KeyLayout],
+    *,
+    pinned: bool,
 ) -> MemoryPlan:
     """What keys of `layouts` take; those in `staged` are written at each step and have staging pages."""
     page_rows = config.staging_capacity_tokens

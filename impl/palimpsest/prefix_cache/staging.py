@@ -67,7 +67,9 @@ class StagingPool:
         """Give each page rows of `layout` for `key`."""
         for buffers in self._buffers:
             if key not in buffers:
-                buffers[key] = allocate_host((self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned)
+                buffers[key] = allocate_host(
+                    (self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned
+                )
 
     def views(self, page: int, keys: Iterable[str], rows: int) -> dict[str, torch.Tensor]:
         """The first `rows` rows of each key on a page that the caller holds."""
@@ -95,7 +97,9 @@ class StagingPool:
             page = self._wait_for_page(Deadline(self._sync, self._timeout_s))
             self._busy[page].add(holder)
             if self._trace is not None:
-                self._trace.emit("claim_page_end", {"holder": holder, "page": page}, {"holders": self._snapshot()})
+                self._trace.emit(
+                    "claim_page_end", {"holder": holder, "page": page}, {"holders": self._snapshot()}
+                )
             return page
 
     def bind(self, page: int, holders: Iterable[StagingBufferHolder]) -> None:
@@ -123,6 +127,11 @@ class StagingPool:
     def page_bytes(self, layouts: Mapping[str, KeyLayout]) -> int:
         """Host bytes of one page with these keys."""
         return sum(self._capacity * layout.row_bytes for layout in layouts.values())
+
+    def holders_of(self, page: int) -> list[StagingBufferHolder]:
+        """The holders of a page, in order."""
+        with self._lock:
+            return sorted(self._busy[page])
 
     def holds(self) -> list[tuple[str, StagingBufferHolder]]:
         """Every hold of a page, in words and as a value."""

@@ -86,7 +86,9 @@ class TaskBoard:
     def raise_all(self, tids: Iterable[int]) -> list[WriteTask]:
         """Queue PENDING tasks high and move QUEUED ones up; gives those, others are left alone."""
         with self._work:
-            raised = [task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)]
+            raised = [
+                task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)
+            ]
             if self._trace is not None and raised:
                 self._trace.emit("escalate", {"tids": _tids(raised)}, self._queues())
             self._work.notify()
@@ -211,7 +213,9 @@ class TaskBoard:
             if fits:
                 self._staged_bytes += nbytes
             if self._trace is not None:
-                self._trace.emit("reserve", {"nbytes": nbytes, "fits": fits}, {"staged_bytes": self._staged_bytes})
+                self._trace.emit(
+                    "reserve", {"nbytes": nbytes, "fits": fits}, {"staged_bytes": self._staged_bytes}
+                )
             return fits
 
     @action("unreserve")

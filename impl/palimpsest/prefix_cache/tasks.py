@@ -51,7 +51,11 @@ class WriteRecord:
     _SERIALS = itertools.count(1)
 
     def __init__(
-        self, slots_cpu: torch.Tensor, tensors: Rows, host: Rows | None = None, budget: BudgetTicket | None = None
+        self,
+        slots_cpu: torch.Tensor,
+        tensors: Rows,
+        host: Rows | None = None,
+        budget: BudgetTicket | None = None,
     ) -> None:
         self.slots_cpu, self.tensors, self.host, self.budget = slots_cpu, tensors, host, budget
         #: records in the order of their steps
@@ -70,7 +74,12 @@ class WriteChunk:
     __slots__ = ("record", "start", "stop")
 
     def __init__(
-        self, *, slots_cpu: torch.Tensor, tensors: Rows, host: Rows | None = None, budget: BudgetTicket | None = None
+        self,
+        *,
+        slots_cpu: torch.Tensor,
+        tensors: Rows,
+        host: Rows | None = None,
+        budget: BudgetTicket | None = None,
     ) -> None:
         self.record = WriteRecord(slots_cpu, tensors, host, budget)
         self.start, self.stop = 0, slots_cpu.numel()
@@ -357,7 +366,9 @@ class _Span(NamedTuple):
 def distinct_tickets(tasks: Iterable[WriteTask]) -> list[BudgetTicket]:
     """The tickets of the tasks' records, each once, in order."""
     lists = {id(run.records): run.records for task in tasks for run in task.runs}
-    return list(dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None))
+    return list(
+        dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None)
+    )
 
 
 def records_of(tasks: Iterable[WriteTask]) -> list[WriteRecord]:
@@ -446,7 +457,9 @@ def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> to
     place = np.searchsorted(held, wanted, side="right", sorter=order) - 1
     found = order[place] if held.size else np.full(wanted.size, -1)
     if held.size == 0 or not np.array_equal(held[found], wanted):
-        raise PrefixCacheError(f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}")
+        raise PrefixCacheError(
+            f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}"
+        )
     return _pick(parts, key, found)
 
 
@@ -477,5 +490,5 @@ def _rows_at(record: WriteRecord, key: str, index: torch.Tensor) -> torch.Tensor
     if rows.device.type == "cpu":
         return rows.index_select(0, index)
     if record.ready is not None:
-        torch.accelerator.current_stream(rows.device.index).wait_event(record.ready)  # type: ignore[arg-type]
+        torch.accelerator.current_stream(rows.device.index).wait_event(record.ready)
     return rows.index_select(0, index.to(rows.device)).cpu()

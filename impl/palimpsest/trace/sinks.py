@@ -14,11 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import torch
+
 from palimpsest.trace.events import SCHEMA_VERSION, Event, as_json, plain
+
+
+#: reads the identity out of the rows of a key: an integer array with a line per row, or None if untagged
+Tag = Callable[[str, torch.Tensor], "np.ndarray | None"]
 
 
 class Sink(Protocol):
     """Takes events; `emit` is called under the lock that the action holds."""
+
+    tag: Tag | None
 
     def begin(self, config: dict[str, Any]) -> None: ...
     def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None: ...
@@ -32,7 +41,8 @@ def _thread_name() -> str:
 class MemorySink:
     """Keeps the events of one manager in `events`, in the order of their sequence numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, tag: Tag | None = None) -> None:
+        self.tag = tag
         self.config: dict[str, Any] = {}
         self.events: list[Event] = []
         self._seq = itertools.count(1)
@@ -62,8 +72,8 @@ class NdjsonSink:
     `close` writes what is left and joins the thread. An error while writing is raised by `close`.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, tag: Tag | None = None) -> None:
+        self.path, self.tag = Path(path), tag
         self.count = 0
         self._seq = itertools.count(1)
         self._queue: queue.SimpleQueue[Callable[[], str] | None] = queue.SimpleQueue()

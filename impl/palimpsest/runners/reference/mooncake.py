@@ -20,7 +20,7 @@ from palimpsest.runners.reference.workload import VOCABULARY
 TRACE_BLOCK_TOKENS = 512
 SCALE = 32
 BLOCK_TOKENS = TRACE_BLOCK_TOKENS // SCALE
-STEP_MS = 1000
+STEP_MS = 400
 
 
 class TraceError(ValueError):

@@ -1,0 +1,96 @@
+"""What the events of the manager's actions say, read from the real structures under the state lock.
+
+Arrays are copies. A read is told by its number, its request and key, and for each row its planned version
+and source; a published step by its rows, the tasks that write them and the slots after the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.slots import SlotTable, Takeover
+from palimpsest.prefix_cache.steps import Hits, StepContext
+from palimpsest.prefix_cache.tasks import PoolWrite, WriteTask
+from palimpsest.trace import Sink
+
+FROM_POOL, STAGED, NOTHING = 0, 1, 2
+
+
+def planned(reads: Iterable[PendingRead]) -> list[dict[str, Any]]:
+    """Reads as they were planned."""
+    return [
+        {
+            "read": read.rid,
+            "request": read.req_id,
+            "key": read.key,
+            "slots": read.slots.copy(),
+            "versions": read.versions.copy(),
+            "sources": _sources(read),
+            "joins": list(read.join_tids),
+        }
+        for read in reads
+    ]
+
+
+def _sources(read: PendingRead) -> np.ndarray:
+    sources = np.full(read.slots.size, FROM_POOL, dtype=np.int8)
+    if read.absent is not None:
+        sources[read.absent] = NOTHING
+    for _, rows in read.staged_list:
+        sources[rows] = STAGED
+    return sources
+
+
+def hits(registered: Hits) -> list[dict[str, Any]]:
+    """Registered hits."""
+    return [{"request": req_id, "blocks": blocks} for req_id, (_, blocks) in registered.items()]
+
+
+def drained(completed: list[WriteTask], failed: list[WriteTask], slots: SlotTable) -> dict[str, Any]:
+    """Tasks whose records were drained, and the status of the slots that they wrote."""
+    writes = {id(task.landed): task.landed for task in completed if task.landed is not None}
+    return {
+        "written": [task.tid for task in completed],
+        "failed": [task.tid for task in failed],
+        "status": [
+            {"key": key, "slots": at.numpy().copy(), "status": slots.get_slot_status(key).status[at.numpy()]}
+            for write in writes.values()
+            for key, at, _, _ in write.writes
+        ],
+    }
+
+
+def saved_rows(ctx: StepContext, immediate: Iterable[str], deferred: Iterable[str]) -> dict[str, Any]:
+    """A step's rows, request after request."""
+    shape = ctx.rows.shape
+    return {
+        "step": ctx.step_id,
+        "page": ctx.d2h.staging_slot,
+        "requests": [req_id for req_id, _, _ in shape.shares()],
+        "counts": [count for count in shape.counts if count],
+        "slots": ctx.rows.slots.numpy().copy(),
+        "immediate": list(immediate),
+        "deferred": list(deferred),
+    }
+
+
+def takeovers(lost: Iterable[Takeover]) -> list[dict[str, Any]]:
+    """Rows that tasks in transit lost."""
+    return [{"tid": tid, "key": key, "slots": slots.copy()} for tid, key, slots in lost]
+
+
+def pool_rows(write: PoolWrite) -> list[dict[str, Any]]:
+    """The rows that a pool write writes."""
+    return [{"key": w.key, "slots": w.slots.numpy().copy(), "tids": w.tids.copy()} for w in write.writes]
+
+
+def tags(trace: Sink, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The identities read from rows, for the keys whose rows are tagged."""
+    if trace.tag is None:
+        return {}
+    read = {key: trace.tag(key, values) for key, values in rows.items()}
+    return {key: tag for key, tag in read.items() if tag is not None}

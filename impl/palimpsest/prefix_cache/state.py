@@ -1,0 +1,162 @@
+"""What the engine side and the builder side of a prefix cache share, and who guards it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+
+from palimpsest.actions import action
+from palimpsest.errors import ShutdownError, WriteFailedError
+from palimpsest.prefix_cache import events
+from palimpsest.prefix_cache.block_pool import PrefixBlockPool
+from palimpsest.prefix_cache.controller import PrefixCacheController
+from palimpsest.prefix_cache.copies import Copies, has_accelerator
+from palimpsest.prefix_cache.hits import HitReader
+from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig
+from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.requests import RequestTasks
+from palimpsest.prefix_cache.sizing import plan_memory, require_memory
+from palimpsest.prefix_cache.slots import SlotTable
+from palimpsest.prefix_cache.staging import StagingBufferHolder
+from palimpsest.prefix_cache.stats import Stats
+from palimpsest.prefix_cache.steps import BatchShape, BegunStep, GroupView, Reads, StepContext
+from palimpsest.prefix_cache.tasks import WriteTask
+from palimpsest.sync import Sync
+from palimpsest.trace import Sink
+
+logger = logging.getLogger("palimpsest.prefix_cache.manager")
+
+PREFETCH_NAME = "omni-prefix-cache-prefetch"  # upstream's name, which its tests look for
+
+
+class CacheState:
+    """The structures of one prefix cache, joined by the state lock."""
+
+    def __init__(
+        self, config: PrefixCacheConfig, view: GroupView, eager: bool | None, sync: Sync, trace: Sink | None
+    ) -> None:
+        self.config, self.stats = config, Stats()
+        self._view, self._sync, self._trace = view, sync, trace
+        self._pinned = accelerated = has_accelerator()
+        plan = plan_memory(config, config.layouts, config.layouts, pinned=self._pinned)
+        require_memory(plan, f"{config.num_slots} slots and {config.staging_depth} staging pages")
+        self._state_lock = sync.lock()
+        self._pool = PrefixBlockPool(config)
+        self._controller = PrefixCacheController(
+            self._pool, config, not accelerated if eager is None else eager,
+            pinned=accelerated, sync=sync, trace=trace, stats=self.stats,
+        )  # fmt: skip
+        self._copies = Copies(config.staging_claim_timeout_s, sync)
+        self._prefetch_pool = sync.executor(PREFETCH_NAME)
+        #: guarded by the state lock, as all of the following
+        self._slot_status = SlotTable(config.num_slots)
+        self._hits = HitReader(
+            self._slot_status, self._pool, self._controller, self._state_lock, trace, self.stats
+        )
+        self._request_tasks = RequestTasks(self._controller, sync)
+        self._policy = ModelCachePolicy()
+        self._begun: BegunStep | None = None
+        self._step_ctxs: dict[int, StepContext] = {}
+        self._failure: WriteTask | None = None
+        self._closed = False
+        #: the engine thread's own
+        self._join_next_step_tids: list[int] = []
+        self._shape: BatchShape | None = None
+        self._step_ids = itertools.count(1)
+        self._log_start(str(plan))
+        if trace is not None:
+            trace.begin(
+                {
+                    "num_blocks": config.num_blocks,
+                    "block_size": config.block_size,
+                    "pages": config.staging_depth,
+                    "budget_bytes": config.gpu_staging_bytes,
+                    "eager": self._controller.eager,
+                }
+            )
+
+    def _log_start(self, plan: str) -> None:
+        config = self.config
+        logger.info(
+            "prefix cache: %d blocks of %d slots, %d %sstaging pages of %d tokens, %s; declared keys %s take %s",
+            config.num_blocks, config.block_size, config.staging_depth, "pinned " if self._pinned else "",
+            config.staging_capacity_tokens, "eager" if self._controller.eager else "threaded",
+            {key: str(layout) for key, layout in config.layouts.items()}, plan,
+        )  # fmt: skip
+
+    @property
+    def _pending_reads(self) -> Collection[PendingRead]:
+        return self._hits.pending
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ShutdownError("the prefix cache was shut down")
+
+    # The callers of the next three hold the state lock.
+
+    def _commit_drained_writes(self) -> dict[str, Any]:
+        """Make finished writes visible; gives what an event says of it. Raises when a write has failed."""
+        drained = self._drain()
+        if self._failure is not None:
+            task = self._failure
+            slots = [int(slot) for chunk in task.chunks[:4] for slot in chunk.slots_cpu[:4]]
+            raise WriteFailedError(
+                f"a write failed: {task}, slots {slots} and on; the cache serves nothing from here on"
+            ) from self._controller.cause_of(task.tid)
+        return drained
+
+    def _drain(self) -> dict[str, Any]:
+        completed, failed = self._controller.take_records()
+        for write in {id(task.landed): task.landed for task in completed}.values():
+            for key, slots, _, tids in write.writes if write is not None else ():
+                self._slot_status.commit(key, slots.numpy(), tids)
+        if failed and self._failure is None:
+            self._failure = failed[0]
+        return events.drained(completed, failed, self._slot_status) if self._trace is not None else {}
+
+    def _drop_begun(self) -> list[int]:
+        """Let go of a begun step that was never published: an idle step, or one that is tried again."""
+        begun, self._begun = self._begun, None
+        return self._hits.drop_all(all_reads(begun.reads)) if begun is not None else []
+
+    @action("commit")
+    def commit(self) -> None:
+        """Drain the records of finished writes."""
+        with self._state_lock:
+            drained = self._commit_drained_writes()
+            if self._trace is not None:
+                self._trace.emit("commit", {}, {"drained": drained})
+
+    def _leave_page(self, ctx: StepContext) -> None:
+        self._controller.staging.release_page(
+            ctx.d2h.staging_slot, [StagingBufferHolder.for_step(ctx.step_id)]
+        )
+
+    def _fetch_merged(self, read: PendingRead, new_rows: int) -> torch.Tensor:
+        """A buffer for the whole prompt of a hit, its prefix rows filled in."""
+        layout = self._pool.layout(read.key)
+        merged = torch.empty((read.slots.size + new_rows, *layout.row_shape), dtype=layout.dtype)
+        self._hits.fetch(read, merged[: read.slots.size])
+        return merged
+
+    # What upstream's tests call.
+
+    def _slot_ref(self, slots: torch.Tensor, key: str, req_id: str) -> PendingRead:
+        return self._hits.plan(slots.numpy(), key, req_id)
+
+    def _fetch_source(self, read: PendingRead) -> torch.Tensor:
+        return self._hits.fetch(read)
+
+    def _ensure_not_reassigned(
+        self, slots: torch.Tensor, key: str, *, req_id: str, planned_version: torch.Tensor
+    ) -> None:
+        self._hits.ensure_current(slots.numpy(), key, req_id, planned_version.numpy())
+
+
+def all_reads(reads: Reads) -> Iterable[PendingRead]:
+    """The reads of every request and key."""
+    return [read for of_request in reads.values() for read in of_request.values()]
