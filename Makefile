@@ -15,19 +15,19 @@ test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(READY)
-	$(BIN)/ruff check $(CODE) tests
-	$(BIN)/ruff format --check $(CODE) tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CODE)
 
 format: $(READY)
-	$(BIN)/ruff check --fix $(CODE) tests
-	$(BIN)/ruff format $(CODE) tests
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 # Upstream's own tests, unmodified, against this package; the runner and the tests lie beside the checkout.
 conformance: $(READY)
 	$(BIN)/python ../shared/conformance/run.py --seeds ../shared/seeds --root impl --only 000
 
-$(READY): requirements-dev.txt pyproject.toml
+$(READY): requirements-dev.txt pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --no-build-isolation --constraint requirements-dev.txt --editable '.[dev]'

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from palimpsest.runners.reference import Report, Request, RunnerSettings
+import torch
+from rich.console import Console
+
+from palimpsest.runners.reference import ReferenceRunner, Report, Request, RunnerSettings, mooncake, workload
+from palimpsest.runners.reference.display import ServingProgress, report_table
+from palimpsest.runners.reference.events import CountingSink
 
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _BUILTIN_REQUESTS = 400
@@ -23,8 +27,8 @@ written. Exits with 1 when a row is wrong.
 
 A trace's lengths are divided by 32 (a hash block of 512 tokens is 16 tokens, two KV blocks), and 400 ms of it
 are one step. Each 8th request asks for two samples, so that prompts repeat within a step; each 10th client
-leaves twice and comes back. In 3 of 4 steps with hits the prefetch thread is held until the next step is saved,
-so that reads are pending while their blocks are reused."""
+leaves twice and comes back. In 3 of 4 steps with hits the prefetch thread is held until the next step is
+saved, so that reads are pending while their blocks are reused."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -75,8 +79,6 @@ def run(args: argparse.Namespace) -> int:
 
 def load_requests(args: argparse.Namespace) -> list[Request]:
     """The workload that the options ask for."""
-    from palimpsest.runners.reference import mooncake, workload
-
     if args.trace is None:
         requests = workload.builtin_workload(args.requests or _BUILTIN_REQUESTS, args.seed)
     else:
@@ -90,10 +92,6 @@ def load_requests(args: argparse.Namespace) -> list[Request]:
 
 def make_settings(args: argparse.Namespace, requests: list[Request]) -> RunnerSettings:
     """Settings that fit the workload: so few KV blocks that they are reused under pressure."""
-    import torch
-
-    from palimpsest.runners.reference import RunnerSettings
-
     size = RunnerSettings.block_size
     largest = max(-(-request.total_tokens // size) for request in requests)
     blocks = args.blocks or max(int(largest * _TRACE_POOL), _BUILTIN_BLOCKS)
@@ -111,12 +109,6 @@ def make_settings(args: argparse.Namespace, requests: list[Request]) -> RunnerSe
 
 
 def _serve(args: argparse.Namespace, requests: list[Request], settings: RunnerSettings) -> Report:
-    from rich.console import Console
-
-    from palimpsest.runners.reference import ReferenceRunner
-    from palimpsest.runners.reference.display import ServingProgress, report_table
-    from palimpsest.runners.reference.events import CountingSink
-
     console = Console()
     sink = CountingSink(args.trace_out)
     try:

@@ -41,11 +41,19 @@ class OutputBuilder:
 
     def close(self) -> None:
         """Wait until every step is consumed. Raises what the builder ran into."""
+        self._stop()
+        self.check()
+
+    def abandon(self, cause: BaseException) -> None:
+        """Stop because of `cause`; steps that wait are discarded."""
+        self._error = self._error or cause
+        self._stop()
+
+    def _stop(self) -> None:
         self._put(None)
         self._thread.join(self._timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"the output builder did not end within {self._timeout_s:g} s")
-        self.check()
 
     def check(self) -> None:
         """Raise what the builder ran into, if anything."""

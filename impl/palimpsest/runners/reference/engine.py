@@ -83,7 +83,6 @@ class ReferenceRunner:
         self.oracle = Oracle(self._live.keys, self.recompute)
         self.report = Report(self.scheduler.counts, self.oracle.verdict, self.cache.stats)
         self._saved: tuple[int, StepPlan] | None = None
-        self._builder: OutputBuilder | None = None
 
     def _make_cache(self) -> PrefixCacheManager:
         settings = self.settings
@@ -107,21 +106,34 @@ class ReferenceRunner:
 
     def run(self) -> Report:
         """Serve every request; gives the report. Raises what the cache or the builder raised."""
-        self._builder = OutputBuilder(
-            self.cache, self.oracle, self.settings.builder_depth, self.settings.timeout_s
-        )
+        builder = OutputBuilder(self.cache, self.oracle, self.settings.builder_depth, self.settings.timeout_s)
         try:
-            with torch.no_grad():
-                while not self.scheduler.done:
-                    self._step(self._builder)
-                self._settle(self._builder)
-            self._builder.close()
-            self.cache.check_invariants()
-            self.blocks.check()
+            self._serve(builder)
+        except BaseException as error:
+            self._hold.release()
+            builder.abandon(error)
+            raise
         finally:
             self._hold.release()
             self.cache.shutdown()
         return self.report
+
+    def _serve(self, builder: OutputBuilder) -> None:
+        with torch.no_grad():
+            while not self.scheduler.done:
+                self._step(builder)
+            self._settle(builder)
+            builder.close()
+            for sequence in self.scheduler.take_ended():
+                self.oracle.judge(sequence)
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Nothing is held by the cache or by a request, and no row is left without a verdict."""
+        self.cache.check_invariants()
+        self.blocks.check()
+        if self.blocks.free_count < self.blocks.num_blocks or self.oracle.unjudged:
+            raise RuntimeError("requests hold KV blocks, or rows were not judged, after the last step")
 
     # ---------------------------------------------------------------- one step
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from palimpsest.runners.reference.identity import decode, read_tags
 from palimpsest.trace import NdjsonSink
+from palimpsest.trace.sinks import Tag
+
+
+def event_tag(_key: str, rows: torch.Tensor) -> npt.NDArray[np.int64]:
+    """The identities of rows as an event tells them: a line of generation, position, key number per row."""
+    return decode(read_tags(rows))
 
 
 class CountingSink:
@@ -14,7 +25,9 @@ class CountingSink:
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = None if path is None else NdjsonSink(path)
-        self._numbers = itertools.count(1)
+        #: events of delivered rows carry their identities, where somebody will read them
+        self.tag: Tag | None = None if path is None else event_tag
+        self._lock = threading.Lock()
         self.count = 0
 
     def begin(self, config: dict[str, Any]) -> None:
@@ -24,12 +37,12 @@ class CountingSink:
 
     def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None:
         """Count one event, from any thread."""
-        self.count = max(self.count, next(self._numbers))
+        with self._lock:
+            self.count += 1
         if self._file is not None:
             self._file.emit(action, args, post)
 
     def close(self) -> None:
-        """Finish the file; the count is exact from here on."""
-        self.count = next(self._numbers) - 1
+        """Finish the file."""
         if self._file is not None:
             self._file.close()

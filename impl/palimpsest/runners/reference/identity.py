@@ -40,11 +40,17 @@ def read_tags(rows: torch.Tensor) -> npt.NDArray[np.float64]:
     return np.asarray(flat.to(torch.float64).cpu().numpy())
 
 
-def describe(tag: npt.NDArray[np.float64]) -> str:
-    """What one line of identity columns says, for an error report."""
-    if not np.isfinite(tag).all():
-        return f"no identity {tag.tolist()}"
+def decode(lines: npt.NDArray[np.float64]) -> IntArray:
+    """Generation, position and key number that lines of identity columns say; damaged columns give -1."""
     weights = BASE ** np.arange(_GENERATION_DIGITS - 1, -1, -1)
-    generation = float(tag[:_GENERATION_DIGITS] @ weights)
-    position = float(tag[_GENERATION_DIGITS:-1] @ weights)
-    return f"generation {generation:g}, position {position:g}, key {tag[-1]:g}"
+    digits = np.where(np.isfinite(lines), lines, -1).astype(np.int64)
+    generation, position = digits[:, :_GENERATION_DIGITS], digits[:, _GENERATION_DIGITS:-1]
+    numbers = np.stack([generation @ weights, position @ weights, digits[:, -1]], axis=1)
+    numbers[(digits < 0).any(axis=1)] = -1
+    return np.asarray(numbers)
+
+
+def describe(line: npt.NDArray[np.float64]) -> str:
+    """What one line of identity columns says, for an error report."""
+    generation, position, key = decode(line[None])[0].tolist()
+    return "nobody" if key < 0 else f"generation {generation}, position {position}, key {key}"

@@ -1,0 +1,1 @@
+"""Replay of traces: each event of the code against the rules of the specification."""

@@ -1,0 +1,239 @@
+"""The rules of the write side: queues, the committer, pages, the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .rules import Rules, pairs
+from .tables import TORN, Task
+
+Args = dict[str, Any]
+
+
+class WriteRules(Rules):
+    """Actions under the task lock and the page lock."""
+
+    def _tasks(self, tids: list[int]) -> list[Task]:
+        self.guard("tasks are registered", all(tid in self.s.tasks for tid in tids), f"{tids}")
+        return [self.s.tasks[tid] for tid in tids]
+
+    def _move(self, tids: list[int], source: str, to: str) -> list[Task]:
+        tasks = self._tasks(tids)
+        self.guard("the set of tasks is not empty", bool(tasks))
+        for task in tasks:
+            self.guard(f"task is {source}", task.state == source, f"task {task.tid} is {task.state}")
+            task.state = to
+        return tasks
+
+    def _queues(self, post: Args) -> None:
+        self.same("queues", {"hi": self.s.hi, "lo": self.s.lo}, {"hi": list(post["hi"]), "lo": list(post["lo"])})
+
+    def _records(self, post: Args) -> None:
+        spec = {"completed": self.s.completed, "failed": self.s.failed}
+        self.same("records", spec, {"completed": list(post["completed"]), "failed": list(post["failed"])})
+
+    def _states(self, tids: list[int], post: Args) -> None:
+        spec = {int(tid): self.s.tasks[tid].state for tid in tids}
+        self.same("tasks", spec, {int(tid): state for tid, state in post["tasks"].items()})
+
+    def dispatch(self, args: Args, post: Args) -> None:
+        tasks = self._tasks(args["tids"])
+        self.guard("dispatched tasks are QUEUED", all(task.state == "QUEUED" for task in tasks))
+        self.s.lo += args["tids"]
+        self._queues(post)
+
+    def escalate(self, args: Args, post: Args) -> None:
+        for task in self._tasks(args["tids"]):
+            self.guard("task is not claimed", task.state in ("PENDING", "QUEUED"), f"task {task.tid} is {task.state}")
+            self.guard("task is not queued high", task.tid not in self.s.hi, f"task {task.tid}")
+            if task.tid in self.s.lo:
+                self.s.lo.remove(task.tid)
+            task.state = "QUEUED"
+            self.s.hi.append(task.tid)
+        self._queues(post)
+
+    def claim_copy(self, args: Args, post: Args) -> None:
+        tids = args["tids"]
+        for tid in tids:
+            queue = self.s.hi if tid in self.s.hi else self.s.lo
+            self.guard("task is queued once", queue.count(tid) == 1, f"task {tid}")
+            queue.remove(tid)
+        self._move(tids, "QUEUED", "COPYING")
+        self._queues(post)
+
+    def host_ready(self, args: Args, post: Args) -> None:
+        for task in self._move(args["tids"], "COPYING", "HOST_READY"):
+            if task.page is not None:
+                landed = self.s.landed.get(task.page, False)
+                self.guard("the step's copy has landed", landed, f"page {task.page}", "SourceFrozen")
+                held = ("task", task.tid) in self.s.holders[task.page]
+                self.guard("the task holds its page", held, f"page {task.page}", "PageExclusive")
+        self._release_tickets(set(args["tids"]))
+        self._states(args["tids"], post)
+        self.same("staged_bytes", self.s.staged_bytes, post["staged_bytes"])
+
+    def _release_tickets(self, tids: set[int]) -> None:
+        for ticket in self.s.tickets:
+            if ticket.holders & tids:
+                ticket.holders -= tids
+                if not ticket.holders:
+                    self.s.staged_bytes -= ticket.nbytes
+        self.s.tickets = [ticket for ticket in self.s.tickets if ticket.holders]
+
+    def begin_pool_write(self, args: Args, post: Args) -> None:
+        tasks = self._tasks(args["tids"])
+        for task in tasks:
+            self.guard("task is HOST_READY", task.state == "HOST_READY", f"task {task.tid} is {task.state}")
+            self.guard("the rows are decided once", task.landing is None, f"task {task.tid}", "SingleWriter")
+            task.landing = self._landing(task)
+        logged = {rows["key"]: (np.asarray(rows["slots"]), np.asarray(rows["tids"])) for rows in post["rows"]}
+        for key in dict.fromkeys([*logged, *(key for task in tasks for key in (task.landing or {}))]):
+            slots, tids = self._to_write(tasks, key)
+            given_slots, given_tids = logged.get(key, (slots[:0], tids[:0]))
+            order = np.argsort(given_slots, kind="stable")
+            self.same("rows", (key, slots.tolist()), (key, given_slots[order].tolist()), slots)
+            self.same_rows("rows", tids, given_tids[order], slots)
+            self.s.keys[key].pool[slots] = TORN
+
+    def _to_write(self, tasks: list[Task], key: str) -> tuple[np.ndarray, np.ndarray]:
+        parts = [(task.landing or {}).get(key) for task in tasks]
+        rows = [(task, part[0]) for task, part in zip(tasks, parts, strict=True) if part is not None and part[0].size]
+        if not rows:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        slots = np.concatenate([at for _, at in rows])
+        tids = np.concatenate([np.full(at.size, task.tid) for task, at in rows])
+        order = np.argsort(slots, kind="stable")
+        self.guard("one task writes a row", bool((np.diff(slots[order]) > 0).all()), key, "SingleWriter")
+        return slots[order], tids[order]
+
+    def _landing(self, task: Task) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Per key the slots, each with the version of its last row, that were not taken over."""
+        if task.abandoned:
+            return {}
+        by_key: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for key, slots, versions in task.rows:
+            by_key.setdefault(key, []).append((slots, versions))
+        landing = {}
+        for key, parts in by_key.items():
+            slots, versions = (np.concatenate(column) for column in zip(*parts, strict=True))
+            if len(parts) > 1:
+                _, last = np.unique(slots[::-1], return_index=True)
+                keep = np.sort(slots.size - 1 - last)
+                slots, versions = slots[keep], versions[keep]
+            if key in task.lost:
+                mine = ~np.isin(slots, task.lost_slots(key))
+                slots, versions = slots[mine], versions[mine]
+            landing[key] = (slots, versions)
+        return landing
+
+    def complete(self, args: Args, post: Args) -> None:
+        for task in self._move(args["tids"], "HOST_READY", "WRITTEN"):
+            self.guard("its pool write was begun", task.landing is not None, f"task {task.tid}")
+            if task.page is not None:
+                left = ("task", task.tid) not in self.s.holders[task.page]
+                self.guard("it has left its page", left, f"page {task.page}", "ReleasedOnce")
+            for key, (slots, versions) in (task.landing or {}).items():
+                self.s.keys[key].pool[slots] = versions
+            task.recorded = True
+        self.s.completed += args["tids"]
+        self._records(post)
+
+    def fail(self, args: Args, post: Args) -> None:
+        for task in self._tasks(args["tids"]):
+            self.guard("task is not final", task.state not in ("WRITTEN", "FAILED"), f"task {task.tid} is {task.state}")
+            task.state = "FAILED"
+        self._release_tickets(set(args["tids"]))
+        self._states(args["tids"], post)
+        self.same("staged_bytes", self.s.staged_bytes, post["staged_bytes"])
+
+    def record_failure(self, args: Args, post: Args) -> None:
+        for task in self._tasks(args["tids"]):
+            self.guard("task is FAILED", task.state == "FAILED", f"task {task.tid} is {task.state}", "FailLoud")
+            self.guard("its failure is recorded once", not task.recorded, f"task {task.tid}", "ReleasedOnce")
+            if task.page is not None:
+                left = ("task", task.tid) not in self.s.holders[task.page]
+                self.guard("it has left its page", left, f"page {task.page}", "ReleasedOnce")
+            task.recorded = True
+        self.s.failed += args["tids"]
+        self._records(post)
+
+    def wake(self, args: Args, post: Args) -> None:
+        for tid in args["tids"]:
+            task = self.s.tasks.get(tid)
+            # a drained task is gone, and was recorded
+            if task is not None:
+                self.guard("its record is published", task.recorded, f"task {tid}", "RecordBeforeWake")
+                task.finished = True
+                logged = {int(key): state for key, state in post["tasks"].items()}
+                self.same("tasks", task.state, logged.get(tid))
+
+    def join_begin(self, args: Args, post: Args) -> None:
+        self._states(args["tids"], post)
+
+    def join_end(self, args: Args, post: Args) -> None:
+        for tid in args["tids"]:
+            task = self.s.tasks.get(tid)
+            if task is not None:
+                self.guard("the tasks are finished", task.finished, f"task {tid} is {task.state}", "RecordBeforeWake")
+
+    def reserve(self, args: Args, post: Args) -> None:
+        fits = self.s.staged_bytes + args["nbytes"] <= self.s.budget
+        self.same("fits", fits, bool(args["fits"]))
+        if fits:
+            self.s.staged_bytes += args["nbytes"]
+        self.same("staged_bytes", self.s.staged_bytes, post["staged_bytes"])
+
+    def unreserve(self, args: Args, post: Args) -> None:
+        held = sum(ticket.nbytes for ticket in self.s.tickets)
+        self.guard("no ticket holds it", self.s.staged_bytes - args["nbytes"] >= held, "", "BudgetExact")
+        self.s.staged_bytes -= args["nbytes"]
+        self.same("staged_bytes", self.s.staged_bytes, post["staged_bytes"])
+
+    # ---------------------------------------------------------------- pages
+
+    def _holders(self, post: Args) -> None:
+        self.same("holders", [sorted(page) for page in self.s.holders], [pairs(page) for page in post["holders"]])
+
+    def claim_page_begin(self, args: Args, post: Args) -> None:
+        self._holders(post)
+
+    def claim_page_end(self, args: Args, post: Args) -> None:
+        page, holder = args["page"], pairs([args["holder"]])[0]
+        free = not self.s.holders[page]
+        self.guard("the page is free", free, f"{sorted(self.s.holders[page])}", "PageExclusive")
+        self.s.holders[page].add(holder)
+        self._holders(post)
+
+    def release_page(self, args: Args, post: Args) -> None:
+        page = args["page"]
+        for holder in pairs(args["left"]):
+            self.guard("it holds the page", holder in self.s.holders[page], f"{holder} on {page}", "ReleasedOnce")
+            self._may_leave(holder, page)
+            self.s.holders[page].discard(holder)
+        self._holders(post)
+
+    def _may_leave(self, holder: tuple[str, int], page: int) -> None:
+        kind, number = holder
+        if kind == "task":
+            task = self.s.tasks[number]
+            done = task.state == "FAILED" or (task.state == "HOST_READY" and task.landing is not None)
+            self.guard("its rows are in the pool", done, f"task {number} is {task.state}", "PageExclusive")
+        else:
+            self.guard("its step is consumed", number not in self.s.steps, f"step {number}", "PageExclusive")
+
+    def freeze(self, args: Args, post: Args) -> None:
+        page, step = args["page"], args["step"]
+        alone = self.s.holders[page] == {("step", step)}
+        self.guard("the step alone holds the page", alone, f"{sorted(self.s.holders[page])}", "PageExclusive")
+        self.s.landed[page] = False
+        self.s.frozen_tags[page] = post["tags"]
+
+    def copy_lands(self, args: Args, post: Args) -> None:
+        page = args["page"]
+        self.guard("a copy is under way", self.s.landed.get(page) is False, f"page {page}", "SourceFrozen")
+        self.s.landed[page] = True
+        frozen = self.s.frozen_tags[page]
+        for key, tags in post["tags"].items():
+            self.same("tags", np.asarray(frozen[key]).tolist(), np.asarray(tags).tolist())
