@@ -149,16 +149,12 @@ class Script:
             for rows in live.values():
                 rows.fill_(-1.0)
 
-    def step(
-        self, parts: Mapping[str, Part], *keys: str, finished: Iterable[str] = (), **options: Any
-    ) -> int:
+    def step(self, parts: Mapping[str, Part], *keys: str, finished: Iterable[str] = (), **options: Any) -> int:
         """One whole step, not yet consumed."""
         self.begin(parts, finished=finished)
         return self.save(*keys, **options)
 
-    def run(
-        self, parts: Mapping[str, Part], *keys: str, finished: Iterable[str] = (), **options: Any
-    ) -> StepOutputs:
+    def run(self, parts: Mapping[str, Part], *keys: str, finished: Iterable[str] = (), **options: Any) -> StepOutputs:
         """One whole step and its outputs for all of its requests."""
         return self.cache.materialize(self.step(parts, *keys, finished=finished, **options), list(parts))
 
@@ -177,9 +173,7 @@ class Script:
 
     # ------------------------------------------------------------ what must be there
 
-    def rows_of(
-        self, request: str, start: int, stop: int, key: str = HIDDEN_KEY, generation: int = 0
-    ) -> torch.Tensor:
+    def rows_of(self, request: str, start: int, stop: int, key: str = HIDDEN_KEY, generation: int = 0) -> torch.Tensor:
         """The rows that a request wrote for a span of its positions."""
         return torch.stack([row(request, generation, position, key) for position in range(start, stop)])
 

@@ -35,7 +35,7 @@ _WRITERS = (COMMITTER, ENGINE)  # eager mode: the engine is its own committer
 
 ACTIONS: dict[str, Action] = _table(
     Action("begin_step", (ENGINE,), "state", "drain, end generations, register hits, plan early reads"),
-    Action("commit", (ENGINE,), "state", "drain the records of finished writes"),
+    Action("drain", (ENGINE, BUILDER), "task", "take the records of finished writes and commit their rows"),
     Action("seal_oldest", (ENGINE,), "state", "close the open deferred tasks that hold the oldest ticket"),
     Action("escalate", (ENGINE,), "task", "put deferred tasks on the high queue"),
     Action("join_begin", (ENGINE, *_READERS), "task", "start to wait for tasks"),

@@ -35,9 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="palimpsest", description="A prefix cache, its specification and checks."
-    )
+    parser = argparse.ArgumentParser(prog="palimpsest", description="A prefix cache, its specification and checks.")
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     names = command_names()

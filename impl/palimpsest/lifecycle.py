@@ -180,17 +180,13 @@ class CompiledLifecycle:
         _refuse_machine(machine)
         states = tuple(machine.states)
         if not 0 < len(states) < ILLEGAL:
-            raise InexpressibleError(
-                f"{_name(machine)}: {len(states)} states, and a table holds {ILLEGAL - 1}"
-            )
+            raise InexpressibleError(f"{_name(machine)}: {len(states)} states, and a table holds {ILLEGAL - 1}")
         number = {state: index for index, state in enumerate(states)}
         rows = {trigger: bytearray([ILLEGAL]) * len(states) for trigger in machine.events}
         for trigger, source, dest in triples(machine):
             rows[trigger][number[source]] = number[dest]
         frozen = {trigger: bytes(row) for trigger, row in rows.items()}
-        return cls(
-            _name(machine), states, number[str(machine.initial)], _allowed(frozen, len(states)), frozen
-        )
+        return cls(_name(machine), states, number[str(machine.initial)], _allowed(frozen, len(states)), frozen)
 
     def fire(self, trigger: str, state: int) -> int:
         """The number of the state after `trigger`. Raises `IllegalTransitionError`."""

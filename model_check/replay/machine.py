@@ -38,23 +38,28 @@ class Machine(StateRules, WriteRules):
 
 def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdict:
     """The verdict on a whole trace; it stops at the first event that is rejected."""
-    machine, counts, accepted, last = Machine(config), Counter[str](), 0, 0
+    machine, counts, accepted = Machine(config), Counter[str](), 0
     events = list(events)
     for event in events:
-        try:
-            if event.seq != last + 1:
-                raise RejectedError(
-                    "guard", "events follow one another", ("ReleasedOnce",), f"{event.seq} after {last}", {}
-                )
-            machine.take(event)
-        except RejectedError as rejection:
-            return Verdict(name, len(events), accepted, rejection, event.seq, event.action, dict(counts))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            rejection = RejectedError("guard", "the event is well formed", ("TaskChain",), f"{error!r}", {})
+        if (rejection := _refused(machine, event, accepted + 1)) is not None:
             return Verdict(name, len(events), accepted, rejection, event.seq, event.action, dict(counts))
         counts[event.action] += 1
-        accepted, last = accepted + 1, event.seq
+        accepted += 1
     return Verdict(name, len(events), accepted, actions=dict(counts))
+
+
+def _refused(machine: Machine, event: Event, due: int) -> RejectedError | None:
+    try:
+        if event.seq != due:
+            return RejectedError(
+                "guard", "events follow one another", ("ReleasedOnce",), f"number {event.seq} where {due} is due", {}
+            )
+        machine.take(event)
+    except RejectedError as rejection:
+        return rejection
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return RejectedError("guard", "the event is well formed", ("TaskChain",), repr(error), machine.s.excerpt())
+    return None
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[Event]]:

@@ -19,8 +19,11 @@ class StateRules(Rules):
     def _open(self) -> None:
         self.guard("the cache is open", not self.s.closed, "", "ReleasedOnce")
 
-    def _drain(self, logged: Args, *, loud: bool = True) -> None:
-        s = self.s
+    def _loud(self) -> None:
+        self.guard("no write has failed", not self.s.failure, "", "FailLoud")
+
+    def drain(self, args: Args, post: Args) -> None:
+        s, logged = self.s, post
         self.same("drained", (s.completed, s.failed), (list(logged["written"]), list(logged["failed"])))
         rows: dict[str, list[IntArray]] = {}
         for tid in s.completed:
@@ -39,7 +42,6 @@ class StateRules(Rules):
             slots = ints(entry["slots"])
             self.same_rows("slots.status", s.keys[entry["key"]].status[slots], entry["status"], slots)
         self._all_rows_told(rows, logged["status"])
-        self.guard("no write has failed", not (loud and s.failure), "", "FailLoud")
 
     def _all_rows_told(self, rows: dict[str, list[IntArray]], told: list[Args]) -> None:
         for key, parts in rows.items():
@@ -121,7 +123,7 @@ class StateRules(Rules):
         s = self.s
         self._drop([rid for rid in s.begun.reads.values() if rid in s.reads] if s.begun else [], post["dropped"])
         s.begun = None
-        self._drain(post["drained"])
+        self._loud()
         sealed = []
         for request in args["ended"]:
             s.live.pop(request, None)
@@ -136,9 +138,6 @@ class StateRules(Rules):
         self.guard("a hit is of a request that is not live", hit["request"] not in self.s.live, hit["request"])
         starts = ints(hit["blocks"])[:, None] * self.s.block_size
         return (starts + np.arange(self.s.block_size)).ravel()
-
-    def commit(self, args: Args, post: Args) -> None:
-        self._drain(post["drained"])
 
     def seal_oldest(self, args: Args, post: Args) -> None:
         s = self.s
@@ -158,7 +157,7 @@ class StateRules(Rules):
         late = [tid for tid in s.last_step if tid in s.tasks and not s.tasks[tid].finished]
         self.guard("the last step's writes are done", not late, f"{late}", "PreservedBeforeOverwrite")
         self.guard("the slots are distinct", np.unique(slots).size == slots.size, "", "SingleWriter", slots)
-        self._drain(post["drained"])
+        self._loud()
         overtaken = self._overtaken(slots)
         self._preserve(slots, overtaken, post["preserved"])
         self._drop([rid for rid in overtaken if rid in s.reads], post["dropped"])
@@ -202,7 +201,7 @@ class StateRules(Rules):
         s, counts = self.s, ints(args["counts"])
         rows = np.split(np.arange(slots.size), np.cumsum(counts)[:-1])
         tenants = np.repeat([self._generation(request) for request in args["requests"]], counts)
-        immediate = self._immediate(args, post, slots, rows)
+        immediate = self._immediate(args, post)
         takers = self._takers(args, post, slots, rows) if args["deferred"] else []
         writers = {key: np.repeat(immediate, counts) for key in args["immediate"]}
         writers |= {key: np.repeat(takers, counts) for key in args["deferred"]}
@@ -220,7 +219,7 @@ class StateRules(Rules):
             self.s.live[request] = self.s.generations
         return self.s.live[request]
 
-    def _immediate(self, args: Args, post: Args, slots: IntArray, rows: list[IntArray]) -> list[int]:
+    def _immediate(self, args: Args, post: Args) -> list[int]:
         tids = list(post["tids"])
         self.same("tasks", len(args["requests"]) if args["immediate"] else 0, len(tids))
         for tid, request in zip(tids, args["requests"], strict=False):
@@ -305,7 +304,7 @@ class StateRules(Rules):
 
     def take_step(self, args: Args, post: Args) -> None:
         self._open()
-        self._drain(post["drained"])
+        self._loud()
         self._consume(args["step"], post)
 
     def discard_step(self, args: Args, post: Args) -> None:
@@ -318,7 +317,7 @@ class StateRules(Rules):
     def reset(self, args: Args, post: Args) -> None:
         self._open()
         s = self.s
-        self._drain(post["drained"])
+        self._loud()
         s.tenant[:] = 0
         for table in s.keys.values():
             table.version += 1
@@ -339,7 +338,6 @@ class StateRules(Rules):
     def shutdown_end(self, args: Args, post: Args) -> None:
         s = self.s
         self.guard("it was shut down", s.closed)
-        self._drain(post["drained"], loud=False)
         self.same("steps", sorted(s.steps), sorted(post["steps"]))
         self._drop(list(s.reads), post["dropped"])
         s.steps = {}

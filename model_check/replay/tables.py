@@ -140,7 +140,7 @@ class State:
             "slots": at.tolist(),
             "tenant": self.tenant[at].tolist(),
             "keys": {
-                key: {"version": t.version[at].tolist(), "status": t.status[at].tolist(), "writer": t.writer[at].tolist()}
-                for key, t in self.keys.items()
+                key: {name: getattr(table, name)[at].tolist() for name in ("version", "status", "writer", "pool")}
+                for key, table in self.keys.items()
             },
         }

@@ -193,28 +193,28 @@ class WriteRules(Rules):
 
     # ---------------------------------------------------------------- pages
 
-    def _holders(self, post: Args) -> None:
-        self.same("holders", [sorted(page) for page in self.s.holders], [pairs(page) for page in post["holders"]])
+    def _holders(self, page: int, post: Args) -> None:
+        self.same("holders", sorted(self.s.holders[page]), pairs(post["holders"]))
 
     def claim_page_begin(self, args: Args, post: Args) -> None:
-        self._holders(post)
+        self.guard("a step claims a page", pairs([args["holder"]])[0][0] == "step", "", "PageExclusive")
 
     def claim_page_end(self, args: Args, post: Args) -> None:
         page, holder = args["page"], pairs([args["holder"]])[0]
         free = not self.s.holders[page]
         self.guard("the page is free", free, f"{sorted(self.s.holders[page])}", "PageExclusive")
         self.s.holders[page].add(holder)
-        self._holders(post)
+        self._holders(page, post)
 
     def release_page(self, args: Args, post: Args) -> None:
         page = args["page"]
         for holder in pairs(args["left"]):
             self.guard("it holds the page", holder in self.s.holders[page], f"{holder} on {page}", "ReleasedOnce")
-            self._may_leave(holder, page)
+            self._may_leave(holder)
             self.s.holders[page].discard(holder)
-        self._holders(post)
+        self._holders(page, post)
 
-    def _may_leave(self, holder: tuple[str, int], page: int) -> None:
+    def _may_leave(self, holder: tuple[str, int]) -> None:
         kind, number = holder
         if kind == "task":
             task = self.s.tasks[number]
@@ -237,3 +237,6 @@ class WriteRules(Rules):
         frozen = self.s.frozen_tags[page]
         for key, tags in post["tags"].items():
             self.same("tags", np.asarray(frozen[key]).tolist(), np.asarray(tags).tolist())
+
+    def overwrite_live(self, args: Args, post: Args) -> None:
+        """The live buffers are the environment's: nothing of the cache may change with them."""

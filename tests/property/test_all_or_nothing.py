@@ -28,10 +28,7 @@ def state_of(s: Script) -> dict:
     table = cache._slot_status
     return {
         "tenant": table.tenant.tolist(),
-        "keys": {
-            key: [table.get_slot_status(key).version.tolist(), table.state[key].tolist()]
-            for key in table.keys
-        },
+        "keys": {key: [table.get_slot_status(key).version.tolist(), table.state[key].tolist()] for key in table.keys},
         "layouts": dict(cache._pool.layouts),
         "tasks": sorted(controller._tasks),
         "bytes": controller._staged_bytes,
@@ -54,9 +51,7 @@ BAD_NEW = {
 
 
 @pytest.mark.parametrize("why", BAD_NEW)
-def test_a_bad_hit_is_refused_before_anything_is_registered_and_ended_requests_are_flushed_all_the_same(
-    script, why
-):
+def test_a_bad_hit_is_refused_before_anything_is_registered_and_ended_requests_are_flushed_all_the_same(script, why):
     s = script(DEFERRED)
     s.run({"a": prefill([3], 4)}, "d")
     with pytest.raises(BadStepError):
@@ -155,9 +150,7 @@ def test_a_save_that_finds_no_page_gives_its_bytes_back_and_can_be_tried_again(s
     s.cache.materialize(s.save("d"), ["b"])
 
 
-@pytest.mark.parametrize(
-    "where", ["_copies.freeze_into", "_copies.clone", "_hits.preserve", "_pool.allocate"]
-)
+@pytest.mark.parametrize("where", ["_copies.freeze_into", "_copies.clone", "_hits.preserve", "_pool.allocate"])
 def test_an_error_inside_a_save_leaves_nothing_behind(script, monkeypatch, where):
     s = script(DEFERRED)
     s.run({"a": prefill([0], 4)})
@@ -167,9 +160,7 @@ def test_an_error_inside_a_save_leaves_nothing_behind(script, monkeypatch, where
     s.begin({"b": prefill([0], 4)})
     before = state_of(s)
     holder, name = where.split(".")
-    monkeypatch.setattr(
-        getattr(s.cache, holder), name, lambda *_a, **_k: (_ for _ in ()).throw(MemoryError("planted"))
-    )
+    monkeypatch.setattr(getattr(s.cache, holder), name, lambda *_a, **_k: (_ for _ in ()).throw(MemoryError("planted")))
     with pytest.raises(MemoryError, match="planted"):
         s.save("d")
     assert state_of(s) == before
@@ -250,9 +241,7 @@ def test_a_failed_write_releases_its_siblings_pages_and_bytes(script):
     step = s.step({"a": prefill([0], 4), "b": prefill([1], 4)}, "d")
     with pytest.raises(WriteFailedError):
         s.cache._controller.join(s.cache._join_next_step_tids)
-    assert [holder.kind for holders in s.cache._controller._staging_pool._busy for holder in holders] == [
-        "step"
-    ]
+    assert [holder.kind for holders in s.cache._controller._staging_pool._busy for holder in holders] == ["step"]
     s.cache.discard_step(step)
 
 

@@ -47,7 +47,7 @@ def test_a_device_copy_that_never_lands_ends_the_wait_with_an_error(script, monk
     monkeypatch.setattr(s.cache._copies, "freeze_into", lambda *_: LandedEvent(NeverLands(), HASTY_S))
     monkeypatch.setattr(s.cache._controller, "dispatch", lambda tasks: None)
     step = s.step({"a": prefill([0], 4)})
-    with pytest.raises(WaitTimeoutError, match="a device copy did not land within 0.05 s"):
+    with pytest.raises(WaitTimeoutError, match=r"a device copy did not land within 0\.05 s"):
         s.cache.materialize(step, ["a"])
     assert s.cache.unconsumed_steps() == []
 
@@ -58,9 +58,7 @@ def test_a_save_that_waits_for_a_stuck_write_says_which_task_and_who_writes(scri
         s.run({"a": prefill([0], 4)})
         gate.wait_until_reached()
         s.begin({"b": prefill([1], 4)})
-        with pytest.raises(
-            WaitTimeoutError, match=r"task 1 .*did not reach done.*request 'a'; the committer runs"
-        ):
+        with pytest.raises(WaitTimeoutError, match=r"task 1 .*did not reach done.*request 'a'; the committer runs"):
             s.save()
     s.settle()
     s.cache.materialize(s.save(), ["b"])
@@ -72,16 +70,14 @@ def test_a_read_that_the_prefetch_thread_does_not_finish_ends_with_an_error(scri
     with held_at(s.cache._pool, "read_into") as gate:
         step = s.step({"b": hit([0, 1], 4, 1)})
         gate.wait_until_reached()
-        with pytest.raises(WaitTimeoutError, match="did not fetch key .* of request 'b'"):
+        with pytest.raises(WaitTimeoutError, match=r"did not fetch key .* of request 'b'"):
             s.cache.materialize(step, ["b"])
     s.settle()
 
 
 CALLS = {
     "new_step_starts": lambda s, step: s.begin({}),
-    "save_outputs": lambda s, step: s.cache.save_outputs(
-        None, {}, num_tokens_unpadded=0, num_tokens_padded=0
-    ),
+    "save_outputs": lambda s, step: s.cache.save_outputs(None, {}, num_tokens_unpadded=0, num_tokens_padded=0),
     "materialize": lambda s, step: s.cache.materialize(step, ["a"]),
     "discard_step": lambda s, step: s.cache.discard_step(step),
     "reset": lambda s, step: s.cache.reset(),
@@ -136,9 +132,7 @@ def test_a_thread_that_a_stuck_copy_keeps_is_named_and_the_call_returns(monkeypa
     with held_at(s.cache._pool, "write") as gate:
         s.step({"a": prefill([0], 4)})
         gate.wait_until_reached()
-        with pytest.raises(
-            WaitTimeoutError, match=r"threads \['palimpsest-committer'\] did not end within 0.05 s"
-        ):
+        with pytest.raises(WaitTimeoutError, match=r"threads \['palimpsest-committer'\] did not end within 0.05 s"):
             s.cache.shutdown()
         s.cache.shutdown()
     s.cache._controller._committer.join(20)

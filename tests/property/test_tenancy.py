@@ -41,9 +41,7 @@ def test_absent_hidden_states_are_an_error_that_names_the_slots_and_the_next_ste
     assert torch.equal(outputs.hidden_states["d"], s.rows_of("d", 0, 4))
 
 
-def test_a_hole_that_was_absent_when_planned_stays_absent_when_its_slot_is_reused_before_the_read(
-    script, eager
-):
+def test_a_hole_that_was_absent_when_planned_stays_absent_when_its_slot_is_reused_before_the_read(script, eager):
     s = script(eager=eager)
     s.run({"a": prefill([0], 4)})
     s.run({"z": prefill([9], 4)}, "k")
@@ -57,9 +55,7 @@ def test_a_hole_that_was_absent_when_planned_stays_absent_when_its_slot_is_reuse
     assert torch.equal(outputs.hidden_states["c"][:4], s.rows_of("a", 0, 4))
 
 
-def test_a_delayed_read_of_a_deferred_key_gives_the_rows_as_planned_not_later_ones_of_the_same_task(
-    script, eager
-):
+def test_a_delayed_read_of_a_deferred_key_gives_the_rows_as_planned_not_later_ones_of_the_same_task(script, eager):
     s = script(DEFERRED, eager=eager)
     s.run({"a": prefill([0], 4)}, "d")
     with held_at(s.cache._hits, "fetch") as gate:
@@ -94,9 +90,7 @@ def test_a_same_step_hit_on_a_key_that_the_step_does_not_write_finds_it_absent(s
     assert torch.equal(outputs.hidden_states["b"][:4], s.rows_of("a", 0, 4))
 
 
-def test_a_resumed_request_that_gets_its_block_back_for_other_positions_leaves_no_rows_of_its_first_life(
-    script, eager
-):
+def test_a_resumed_request_that_gets_its_block_back_for_other_positions_leaves_no_rows_of_its_first_life(script, eager):
     s = script(eager=eager)
     s.run({"a": prefill([2, 3], 8)}, "k")
     s.begin({"z": prefill([9], 1)}, preempted=["a"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from palimpsest.prefix_cache.merge import StepOutputs
 from palimpsest.runners.reference import ReferenceRunner, Report, Request, RunnerSettings, oracle
 from palimpsest.runners.reference.identity import IDENTITY_COLUMNS
 from palimpsest.runners.reference.outputs import AUDIO_KEY, TEXT_KEY
-from palimpsest.runners.reference.scheduler import Share
+from palimpsest.runners.reference.plan import Share
 from palimpsest.runners.reference.workload import builtin_workload, with_departures, with_parallel_samples
 
 KEYS = (HIDDEN_KEY, TEXT_KEY, AUDIO_KEY)
@@ -201,7 +201,7 @@ def test_an_error_of_the_builder_ends_the_run() -> None:
 
 
 @pytest.fixture
-def demo(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
+def demo(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs `palimpsest demo`; gives its exit status and what it printed."""
 
     def run(*options: str) -> tuple[int, str, str]:
@@ -209,7 +209,7 @@ def demo(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 
-    yield run
+    return run
 
 
 def test_the_command_shows_a_table(demo: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from palimpsest.runners.reference.blocks import BlockManager
+from palimpsest.runners.reference.plan import StepPlan
 from palimpsest.runners.reference.requests import Request
-from palimpsest.runners.reference.scheduler import Scheduler, StepPlan
+from palimpsest.runners.reference.scheduler import Scheduler
 
 SIZE = 4
 
@@ -32,9 +33,7 @@ def spans(plan: StepPlan) -> dict[str, tuple[int, int]]:
 
 def test_a_prompt_is_computed_in_chunks() -> None:
     scheduler = make(request("a", 10), max_tokens=4)
-    assert [spans(step(scheduler)) for _ in range(4)] == [
-        {"a": span} for span in ((0, 4), (4, 8), (8, 10), (10, 11))
-    ]
+    assert [spans(step(scheduler)) for _ in range(4)] == [{"a": span} for span in ((0, 4), (4, 8), (8, 10), (10, 11))]
 
 
 def test_a_hit_is_of_whole_blocks_and_leaves_a_token() -> None:

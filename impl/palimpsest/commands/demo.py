@@ -48,9 +48,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--held", type=int, choices=range(5), default=3, help="of 4 steps with hits (3)")
     parser.add_argument("--dtype", choices=_DTYPES, default=_DTYPES[0], help="of the saved rows")
     parser.add_argument("--device", default="cpu", help="where the model runs (cpu)")
-    parser.add_argument(
-        "--trace-out", type=Path, metavar="FILE", help="write the protocol's events as NDJSON"
-    )
+    parser.add_argument("--trace-out", type=Path, metavar="FILE", help="write the protocol's events as NDJSON")
 
 
 def _positive(text: str) -> int:
@@ -85,9 +83,7 @@ def load_requests(args: argparse.Namespace) -> list[Request]:
         requests = mooncake.load_trace(args.trace, args.requests)
     if not requests:
         raise ValueError(f"{args.trace} has no requests")
-    return workload.with_departures(
-        workload.with_parallel_samples(requests, args.samples_every), args.leaves_every
-    )
+    return workload.with_departures(workload.with_parallel_samples(requests, args.samples_every), args.leaves_every)
 
 
 def make_settings(args: argparse.Namespace, requests: list[Request]) -> RunnerSettings:

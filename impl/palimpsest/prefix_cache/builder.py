@@ -50,7 +50,7 @@ class BuilderSide(EngineSide):
         """The context of a step, taken exactly once."""
         with self._state_lock:
             self._check_open()
-            drained = self._commit_drained_writes()
+            self._commit_drained_writes()
             ctx = steps.find_step(self._step_ctxs, step_id)
             place = ctx.rows.shape.place
             if not place.keys() >= set(req_ids):
@@ -58,8 +58,7 @@ class BuilderSide(EngineSide):
                 raise BadStepError(f"requests {outside} are outside the save snapshot of step {step_id}")
             del self._step_ctxs[step_id]
             if self._trace is not None:
-                post = {"drained": drained, "steps": list(self._step_ctxs)}
-                self._trace.emit("take_step", {"step": step_id}, post)
+                self._trace.emit("take_step", {"step": step_id}, {"steps": list(self._step_ctxs)})
             return ctx
 
     def _copy_out(self, ctx: StepContext) -> Rows:

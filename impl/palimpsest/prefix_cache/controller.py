@@ -110,10 +110,12 @@ class PrefixCacheController(TaskBoard):
     # ---------------------------------------------------------------- committer actions
 
     @action("claim_copy")
-    def claim_copy(self) -> list[WriteTask]:
-        """Pop what is queued highest (an escalation, or one step's tasks) and claim its copy stage."""
+    def claim_copy(self, only: WriteTask | None = None) -> list[WriteTask]:
+        """Pop what is queued highest (an escalation, or one step's tasks), or `only` that task, and claim its
+        copy stage."""
         with self._lock:
-            claimed = [task for task in self._pop() if task.state is TaskState.QUEUED]
+            popped = self._pop() if only is None else self._dequeue(only)
+            claimed = [task for task in popped if task.state is TaskState.QUEUED]
             for task in claimed:
                 task.state = TaskState.COPYING
             if self._trace is not None and claimed:
@@ -289,20 +291,17 @@ class PrefixCacheController(TaskBoard):
     def _run_eager(self, task: WriteTask) -> None:
         """Take a task to the pool on this thread; within a run, together with the run's other tasks."""
         if self._gathered is None:
-            if not task.claim_copy():
+            if not self.claim_copy(task):
                 return
-            self._dequeue(task.tid)
             self._copy_to_host([task])
             self.host_ready([task])
         self._scatter(task)
 
-    def _dequeue(self, tid: int) -> None:
-        with self._lock:
-            for tids in (self._queue_hi, self._queue_lo):
-                if tid in tids:
-                    tids.remove(tid)
-            if self._trace is not None:
-                self._trace.emit("claim_copy", {"tids": [tid]}, self._queues())
+    def _dequeue(self, task: WriteTask) -> list[WriteTask]:
+        for tids in (self._queue_hi, self._queue_lo):
+            if task.tid in tids:
+                tids.remove(task.tid)
+        return [task]
 
     def _scatter(self, task: WriteTask) -> None:
         """Write a HOST_READY task to the pool; within an eager run, have it written at the run's end."""

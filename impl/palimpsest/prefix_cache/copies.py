@@ -52,9 +52,7 @@ class Copies:
         self._timeout_s, self._sync = timeout_s, sync
         self._streams: dict[torch.device, torch.Stream] = {}
 
-    def freeze_into(
-        self, live: Mapping[str, torch.Tensor], landing: Mapping[str, torch.Tensor]
-    ) -> LandedEvent | None:
+    def freeze_into(self, live: Mapping[str, torch.Tensor], landing: Mapping[str, torch.Tensor]) -> LandedEvent | None:
         """Queue the copy of each live value into its landing buffer; None when all have landed."""
         on_device = {key: value for key, value in live.items() if value.device.type != "cpu"}
         for key, value in live.items():
@@ -79,9 +77,7 @@ class Copies:
     def to_host(self, rows: Rows) -> tuple[Rows, LandedEvent | None]:
         """Queue copies of device rows to pinned host memory; rows on the host are given as they are."""
         landing = {
-            key: value
-            if value.device.type == "cpu"
-            else allocate_host(tuple(value.shape), value.dtype, pinned=True)
+            key: value if value.device.type == "cpu" else allocate_host(tuple(value.shape), value.dtype, pinned=True)
             for key, value in rows.items()
         }
         on_device = {key: value for key, value in rows.items() if value.device.type != "cpu"}

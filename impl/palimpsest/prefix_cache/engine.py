@@ -13,9 +13,10 @@ from palimpsest.actions import action
 from palimpsest.errors import BadStepError, PrefixCacheError
 from palimpsest.prefix_cache import events, split, steps
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
+from palimpsest.prefix_cache.events import Published
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, PrefixCacheConfig
+from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
-from palimpsest.prefix_cache.slots import Takeover
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.state import CacheState, all_reads, logger
@@ -26,7 +27,10 @@ Storage = Mapping[str, torch.Tensor]
 
 
 def snapshot_leftover(
-    mm: Mapping[str, Any], keys_on_device: Collection[str], n: int, copies: Copies | None = None
+    mm: Mapping[str, Any],
+    keys_on_device: Collection[str],
+    n: int,  # noqa: ARG001  upstream's signature: shapes are kept whatever the token count
+    copies: Copies | None = None,
 ) -> tuple[dict[str, Any], LandedEvent | None]:
     """Host copies of the values of `mm` that are not among `keys_on_device`, and when they have landed.
 
@@ -65,13 +69,13 @@ class EngineSide(CacheState):
         """Drain, end generations, register hits and plan their reads; gives the tasks to escalate."""
         with self._state_lock:
             dropped = self._drop_begun()
-            drained = self._commit_drained_writes()
+            self._commit_drained_writes()
             sealed = self._request_tasks.end(schedule.ended)
             begun = self._begun = self._begin(schedule) if schedule.error is None else None
             if self._trace is not None:
                 args = {"ended": schedule.ended, "hits": events.hits(schedule.hits)}
                 reads = events.planned(all_reads(begun.reads)) if begun is not None else []
-                post = {"drained": drained, "dropped": dropped, "sealed": sealed, "reads": reads}
+                post = {"dropped": dropped, "sealed": sealed, "reads": reads}
                 self._trace.emit("begin_step", args, post)
             return sealed
 
@@ -87,12 +91,13 @@ class EngineSide(CacheState):
             raise
         return begun
 
-    def _plan_hit(self, begun: BegunStep, req_id: str) -> None:
-        """Plan the reads of a hit that are not planned yet."""
+    def _plan_hit(self, begun: BegunStep, req_id: str) -> list[PendingRead]:
+        """Plan the reads of a hit that are not planned yet; gives those."""
         reads = begun.reads.setdefault(req_id, {})
-        for key in self._policy.get_hit_keys(self._slot_status.keys):
-            if key not in reads:
-                reads[key] = self._hits.plan(begun.hit_slots[req_id], key, req_id)
+        keys = [key for key in self._policy.get_hit_keys(self._slot_status.keys) if key not in reads]
+        for key in keys:
+            reads[key] = self._hits.plan(begun.hit_slots[req_id], key, req_id)
+        return [reads[key] for key in keys]
 
     def _prefetch(self, begun: BegunStep | None) -> None:
         """Fetch planned reads on the prefetch thread, each into the buffer that its request will get."""
@@ -125,7 +130,7 @@ class EngineSide(CacheState):
         """
         self._check_open()
         if self._controller.has_failed():
-            self.commit()
+            self._commit()
         if self._begun is None:
             raise BadStepError("save_outputs without a step: call new_step_starts first")
         rows = steps.read_rows(
@@ -163,9 +168,7 @@ class EngineSide(CacheState):
             self._controller.staging.release_page(page, [holder])
             raise
 
-    def _split(
-        self, hidden: torch.Tensor | None, mm: Mapping[str, Any], rows: StepRows, padded: int
-    ) -> SplitOutputs:
+    def _split(self, hidden: torch.Tensor | None, mm: Mapping[str, Any], rows: StepRows, padded: int) -> SplitOutputs:
         shape = rows.shape
         return self._split_step_outputs(
             hidden,
@@ -187,7 +190,7 @@ class EngineSide(CacheState):
         slots_cpu: torch.Tensor,
         req_order: list[str],
         num_sched: Mapping[str, int] | None = None,
-        query_start: Mapping[str, int] | None = None,
+        query_start: Mapping[str, int] | None = None,  # noqa: ARG002  upstream's signature
         bounds: list[int] | None = None,
     ) -> SplitOutputs:
         """A step's outputs by what becomes of them; each request's rows by `bounds`, or by `num_sched`
@@ -239,7 +242,7 @@ class EngineSide(CacheState):
         self._controller.escalate(tids)
         self._controller.join(tids)
         self.stats.flushes += 1
-        self.commit()
+        self._commit()
 
     @action("seal_oldest")
     def seal_oldest(self) -> list[int]:
@@ -253,9 +256,7 @@ class EngineSide(CacheState):
     # ------------------------------------------------------------------ freeze and publish
 
     @action("freeze")
-    def freeze(
-        self, step_id: int, page: int, rows: StepRows, outputs: SplitOutputs, storage: Storage
-    ) -> StepContext:
+    def freeze(self, step_id: int, page: int, rows: StepRows, outputs: SplitOutputs, storage: Storage) -> StepContext:
         """Queue the copies of the live buffers, so that what was handed in is what lands."""
         for key in outputs.immediate:
             if key in storage:
@@ -280,31 +281,31 @@ class EngineSide(CacheState):
         )  # fmt: skip
 
     @action("publish")
-    def publish(
-        self, ctx: StepContext, outputs: SplitOutputs, storage: Storage
-    ) -> tuple[list[WriteTask], list[int]]:
-        """Make the step part of the cache: drain, preserve, claim its slots, register its tasks, plan the
-        hits on its own rows, store its context. Gives the tasks to dispatch and those to escalate."""
+    def publish(self, ctx: StepContext, outputs: SplitOutputs, storage: Storage) -> tuple[list[WriteTask], list[int]]:
+        """Make the step part of the cache: preserve, claim its slots, register its tasks, plan the hits on its
+        own rows, store its context. Gives the tasks to dispatch and those to escalate.
+
+        Finished writes are drained first. Claiming and registering also hold the task lock.
+        """
         with self._state_lock:
             self._check_open()
-            drained = self._commit_drained_writes()
+            self._commit_drained_writes()
             begun, slots = self._begun, ctx.rows.slots.numpy()
             assert begun is not None
             overtaken = self._overtaken(begun, slots)
-            preserved = self._preserve(slots, overtaken, begun)
-            dropped = self._drop_overtaken(begun, overtaken)
+            published = Published(preserved=self._preserve(slots, overtaken, begun))
+            published.dropped = self._drop_overtaken(begun, overtaken)
             self._install_keys(storage)
-            tasks, opened, closed, lost = self._claim(ctx, outputs)
-            known = set(all_reads(begun.reads))
-            for req_id in begun.hits:
-                self._plan_hit(begun, req_id)
-            self._step_ctxs[ctx.step_id], self._begun = ctx, None
-            self.stats.count_step(ctx, len(overtaken))
-            if self._trace is not None:
-                self._trace_publish(
-                    ctx, outputs, drained, preserved, dropped, tasks, opened, closed, lost, known
-                )
-            return tasks, closed
+            with self._controller.lock:
+                self._claim(ctx, outputs, published)
+                published.reads = [read for req_id in begun.hits for read in self._plan_hit(begun, req_id)]
+                self._step_ctxs[ctx.step_id], self._begun = ctx, None
+                self.stats.count_step(ctx, len(overtaken))
+                if self._trace is not None:
+                    holders = self._controller.staging.holders_of(ctx.d2h.staging_slot)
+                    event = events.published(self._trace, ctx, outputs, published, self._slot_status, holders)
+                    self._trace.emit("publish", *event)
+            return published.tasks, published.closed
 
     def _overtaken(self, begun: BegunStep, slots: np.ndarray) -> list[str]:
         """The hits on slots that this step writes itself: they are planned again after the claim."""
@@ -314,17 +315,11 @@ class EngineSide(CacheState):
         found = self._slot_status.overlaps([begun.hit_slots[req_id] for req_id in requests], slots)
         return [req_id for req_id, hit in zip(requests, found, strict=True) if hit]
 
-    def _preserve(
-        self, slots: np.ndarray, overtaken: list[str], begun: BegunStep
-    ) -> list[tuple[int, np.ndarray]]:
+    def _preserve(self, slots: np.ndarray, overtaken: list[str], begun: BegunStep) -> list[tuple[int, np.ndarray]]:
         if not len(self._hits.pending):
             return []
         spared = {read.rid for req_id in overtaken for read in begun.reads.get(req_id, {}).values()}
-        return [
-            preserved
-            for key in self._slot_status.keys
-            for preserved in self._hits.preserve(key, slots, spared)
-        ]
+        return [preserved for key in self._slot_status.keys for preserved in self._hits.preserve(key, slots, spared)]
 
     def _drop_overtaken(self, begun: BegunStep, overtaken: list[str]) -> list[int]:
         dropped: list[int] = []
@@ -339,31 +334,27 @@ class EngineSide(CacheState):
             self._pool.install_key(key, rows)
             self._slot_status.add_key(key)
 
-    def _claim(
-        self, ctx: StepContext, outputs: SplitOutputs
-    ) -> tuple[list[WriteTask], list[WriteTask], list[int], list[Takeover]]:
-        """Take the step's slots for its requests; gives the immediate tasks, the deferred tasks opened, those
-        closed, and what tasks in transit lost."""
+    def _claim(self, ctx: StepContext, outputs: SplitOutputs, published: Published) -> None:
+        """Take the step's slots for its requests and register who writes them; both locks are held."""
         rows, requests, controller = ctx.rows, self._request_tasks, self._controller
         tenants = requests.tenants(rows)
         writers: dict[str, np.ndarray] = {}
-        opened: list[WriteTask] = []
-        closed: list[int] = []
-        tasks = self._immediate_tasks(ctx) if outputs.immediate else []
-        if tasks:
-            writers.update(dict.fromkeys(outputs.immediate, rows.shape.per_row([task.tid for task in tasks])))
+        if outputs.immediate:
+            published.tasks = self._immediate_tasks(ctx)
+            tids = rows.shape.per_row([task.tid for task in published.tasks])
+            writers.update(dict.fromkeys(outputs.immediate, tids))
         if outputs.deferred is not None:
-            batch, opened, closed = requests.append(outputs.deferred, rows)
+            batch, published.opened, published.closed = requests.append(outputs.deferred, rows)
             writers.update(dict.fromkeys(outputs.deferred.tensors, batch.row_tids))
             assert outputs.deferred.budget is not None
-            controller.pin_all(outputs.deferred.budget, batch.tids)
-        lost = self._slot_status.claim(rows.slots.numpy(), tenants, writers)
-        for taken in lost:
+            outputs.deferred.budget.holders.update(batch.tids)
+            published.takers = batch.tids
+        published.lost = self._slot_status.claim(rows.slots.numpy(), tenants, writers)
+        for taken in published.lost:
             controller.take_over(*taken)
-        controller.submit_all(tasks, queued=True)
-        controller.submit_all(opened, queued=False)
-        self._join_next_step_tids = [task.tid for task in tasks]
-        return tasks, opened, closed, lost
+        controller.register(published.tasks, queued=True)
+        controller.register(published.opened, queued=False)
+        self._join_next_step_tids = [task.tid for task in published.tasks]
 
     def _immediate_tasks(self, ctx: StepContext) -> list[WriteTask]:
         page = ctx.d2h.staging_slot
@@ -371,43 +362,6 @@ class EngineSide(CacheState):
         tasks = self._request_tasks.immediate(record, ctx.rows, ctx.step_id, page, ctx.d2h.event)
         self._controller.staging.bind(page, [StagingBufferHolder("task", task.tid) for task in tasks])
         return tasks
-
-    def _trace_publish(
-        self,
-        ctx: StepContext,
-        outputs: SplitOutputs,
-        drained: dict[str, Any],
-        preserved: list[tuple[int, np.ndarray]],
-        dropped: list[int],
-        tasks: list[WriteTask],
-        opened: list[WriteTask],
-        closed: list[int],
-        lost: list[Takeover],
-        known: set[Any],
-    ) -> None:
-        assert self._trace is not None
-        deferred = outputs.deferred
-        args = events.saved_rows(ctx, outputs.immediate, deferred.tensors if deferred is not None else ())
-        args["nbytes"] = deferred.budget.nbytes if deferred is not None and deferred.budget is not None else 0
-        args["tags"] = events.tags(
-            self._trace, {**ctx.d2h.views, **(deferred.tensors if deferred is not None else {})}
-        )
-        planned = [read for read in all_reads(ctx.reads) if read not in known]
-        takers = [self._request_tasks.deferred[req_id].tid for req_id in args["requests"]] if deferred else []
-        post = {
-            "drained": drained,
-            "preserved": [{"read": rid, "rows": rows} for rid, rows in preserved],
-            "dropped": dropped,
-            "tids": [task.tid for task in tasks],
-            "takers": takers,
-            "opened": [task.tid for task in opened],
-            "closed": closed,
-            "lost": events.takeovers(lost),
-            "reads": events.planned(planned),
-            "slots": self._slot_status.snapshot(ctx.rows.slots.numpy()),
-            "holders": self._controller.staging.holders_of(ctx.d2h.staging_slot),
-        }
-        self._trace.emit("publish", args, post)
 
     # ------------------------------------------------------------------ hand over
 

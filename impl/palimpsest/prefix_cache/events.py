@@ -7,12 +7,15 @@ and source; a published step by its rows, the tasks that write them and the slot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.slots import SlotTable, Takeover
+from palimpsest.prefix_cache.split import SplitOutputs
+from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import Hits, StepContext
 from palimpsest.prefix_cache.tasks import PoolWrite, WriteTask
 from palimpsest.trace import Sink
@@ -64,23 +67,55 @@ def drained(completed: list[WriteTask], failed: list[WriteTask], slots: SlotTabl
     }
 
 
-def saved_rows(ctx: StepContext, immediate: Iterable[str], deferred: Iterable[str]) -> dict[str, Any]:
-    """A step's rows, request after request."""
-    shape = ctx.rows.shape
-    return {
+@dataclass
+class Published:
+    """What a publish did besides claiming slots."""
+
+    preserved: list[tuple[int, np.ndarray]]
+    dropped: list[int] = field(default_factory=list)
+    tasks: list[WriteTask] = field(default_factory=list)
+    takers: list[int] = field(default_factory=list)
+    opened: list[WriteTask] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    lost: list[Takeover] = field(default_factory=list)
+    reads: list[PendingRead] = field(default_factory=list)
+
+
+def published(
+    trace: Sink,
+    ctx: StepContext,
+    outputs: SplitOutputs,
+    done: Published,
+    slots: SlotTable,
+    holders: list[StagingBufferHolder],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A published step: its rows, request after request, and what became of slots, tasks, reads and page."""
+    shape, deferred = ctx.rows.shape, outputs.deferred
+    late = deferred.tensors if deferred is not None else {}
+    args = {
         "step": ctx.step_id,
         "page": ctx.d2h.staging_slot,
         "requests": [req_id for req_id, _, _ in shape.shares()],
         "counts": [count for count in shape.counts if count],
         "slots": ctx.rows.slots.numpy().copy(),
-        "immediate": list(immediate),
-        "deferred": list(deferred),
+        "immediate": list(outputs.immediate),
+        "deferred": list(late),
+        "nbytes": deferred.budget.nbytes if deferred is not None and deferred.budget is not None else 0,
+        "tags": tags(trace, {**ctx.d2h.views, **late}),
     }
-
-
-def takeovers(lost: Iterable[Takeover]) -> list[dict[str, Any]]:
-    """Rows that tasks in transit lost."""
-    return [{"tid": tid, "key": key, "slots": slots.copy()} for tid, key, slots in lost]
+    post = {
+        "preserved": [{"read": rid, "rows": rows} for rid, rows in done.preserved],
+        "dropped": done.dropped,
+        "tids": [task.tid for task in done.tasks],
+        "takers": list(done.takers),
+        "opened": [task.tid for task in done.opened],
+        "closed": done.closed,
+        "lost": [{"tid": tid, "key": key, "slots": at.copy()} for tid, key, at in done.lost],
+        "reads": planned(done.reads),
+        "slots": slots.snapshot(ctx.rows.slots.numpy()),
+        "holders": holders,
+    }
+    return args, post
 
 
 def pool_rows(write: PoolWrite) -> list[dict[str, Any]]:

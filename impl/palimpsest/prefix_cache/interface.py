@@ -108,9 +108,7 @@ class PrefixCacheConfig:
         Reads `max_num_batched_tokens` (may be None: then `max_model_len`) from `scheduler_config`.
         """
         capacity = getattr(scheduler_config, "max_num_batched_tokens", None) or scheduler_config.max_model_len
-        return cls(
-            num_blocks=num_blocks, block_size=block_size, staging_capacity_tokens=int(capacity), **overrides
-        )
+        return cls(num_blocks=num_blocks, block_size=block_size, staging_capacity_tokens=int(capacity), **overrides)
 
     @staticmethod
     def hidden_layout(model_config: Any) -> dict[str, KeyLayout]:

@@ -72,12 +72,13 @@ class PrefixCacheManager(BuilderSide):
         """Forget every row and take all rows over from tasks in flight; gives the tasks to escalate."""
         with self._state_lock:
             self._check_open()
-            drained = self._commit_drained_writes()
-            self._slot_status.reset()
-            self._controller.abandon_all()
-            sealed = self._request_tasks.renew()
-            if self._trace is not None:
-                self._trace.emit("reset", {}, {"drained": drained, "sealed": sealed})
+            self._commit_drained_writes()
+            with self._controller.lock:
+                self._slot_status.reset()
+                self._controller.abandon_all()
+                sealed = self._request_tasks.renew()
+                if self._trace is not None:
+                    self._trace.emit("reset", {}, {"sealed": sealed})
             return sealed
 
     # ------------------------------------------------------------------ the end
@@ -110,14 +111,14 @@ class PrefixCacheManager(BuilderSide):
     def shutdown_end(self) -> None:
         """Release what steps and reads still hold."""
         with self._state_lock:
-            drained = self._drain()
+            self.drain()
             dropped = self._drop_begun()
             contexts = list(self._step_ctxs.values())
             self._step_ctxs.clear()
             dropped += self._hits.drop_all(list(self._hits.pending))
             self._request_tasks.end(list(self._request_tasks.live))
             if self._trace is not None:
-                post = {"drained": drained, "dropped": dropped, "steps": [ctx.step_id for ctx in contexts]}
+                post = {"dropped": dropped, "steps": [ctx.step_id for ctx in contexts]}
                 self._trace.emit("shutdown_end", {}, post)
         for ctx in contexts:
             self._leave_page(ctx)
@@ -140,11 +141,7 @@ class PrefixCacheManager(BuilderSide):
             wrong = self._slot_status.check() + self._hits.pending.check() + self._controller.check()
             reads = {read for ctx in self._step_ctxs.values() for read in all_reads(ctx.reads)}
             reads |= set(all_reads(self._begun.reads)) if self._begun is not None else set()
-            wrong += [
-                f"read {read.rid} is pending without a step"
-                for read in self._hits.pending
-                if read not in reads
-            ]
+            wrong += [f"read {read.rid} is pending without a step" for read in self._hits.pending if read not in reads]
             known = {StagingBufferHolder.for_step(step_id) for step_id in self._step_ctxs}
         wrong += [
             f"{held}, which was consumed"

@@ -29,8 +29,19 @@ class PendingRead:
     """
 
     __slots__ = (
-        "_preserved", "_preserved_mask", "absent", "error", "fetching", "from_pool", "join_tids", "key", "rid",
-        "req_id", "slots", "staged_list", "versions",
+        "_preserved",
+        "_preserved_mask",
+        "absent",
+        "error",
+        "fetching",
+        "from_pool",
+        "join_tids",
+        "key",
+        "req_id",
+        "rid",
+        "slots",
+        "staged_list",
+        "versions",
     )  # fmt: skip
 
     def __init__(self, req_id: str, key: str, slots: IntArray, versions: IntArray) -> None:
@@ -84,11 +95,7 @@ class PendingRead:
 
     def preserved_mask(self) -> BoolArray:
         """Which rows have a preserved copy."""
-        return (
-            np.zeros(self.slots.size, dtype=bool)
-            if self._preserved_mask is None
-            else self._preserved_mask.copy()
-        )
+        return np.zeros(self.slots.size, dtype=bool) if self._preserved_mask is None else self._preserved_mask.copy()
 
     def unpreserved(self, rows: BoolArray) -> BoolArray:
         """Which of `rows` have no preserved copy."""
@@ -153,6 +160,4 @@ class PendingReads:
         """What contradicts itself: pins held although nothing is pending."""
         if self._reads:
             return []
-        return [
-            f"key {key}: pins held without a pending read" for key, pins in self._pins.items() if pins.any()
-        ]
+        return [f"key {key}: pins held without a pending read" for key, pins in self._pins.items() if pins.any()]

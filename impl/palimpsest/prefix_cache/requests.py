@@ -15,7 +15,6 @@ from palimpsest.prefix_cache.steps import BatchShape, StepRows
 from palimpsest.prefix_cache.tasks import PageEvent, Run, TaskCommon, WriteRecord, WriteTask
 from palimpsest.sync import Sync
 
-
 IntArray = np.ndarray
 
 
@@ -113,16 +112,16 @@ class RequestTasks:
         """Give each request's rows of a record to its open deferred task, opening one where there is none
         that can take them. Gives the batch of takers, the tasks opened, and those to escalate.
 
-        `tenants` was called for the same step.
+        `tenants` was called for the same step. The caller holds the task lock.
         """
         batch = self._batch
-        assert batch is not None and batch.shape is rows.shape
-        with self._controller.lock:
-            if batch.disturbances == self._controller.disturbances:
-                batch.records.append(record)
-                return batch, [], []
-            batch.disturbances = self._controller.disturbances
-            return self._append_to_each(batch, record, rows.shape)
+        assert batch is not None
+        assert batch.shape is rows.shape
+        if batch.disturbances == self._controller.disturbances:
+            batch.records.append(record)
+            return batch, [], []
+        batch.disturbances = self._controller.disturbances
+        return self._append_to_each(batch, record, rows.shape)
 
     def _append_to_each(
         self, batch: Batch, record: WriteRecord, shape: BatchShape
@@ -146,9 +145,7 @@ class RequestTasks:
 
     def _open(self, req_id: str, run: Run) -> WriteTask:
         self._writes[req_id] = number = self._writes.get(req_id, 0) + 1
-        self.deferred[req_id] = task = WriteTask.of(
-            next(self._tids), req_id, number, run, self._deferred_common
-        )
+        self.deferred[req_id] = task = WriteTask.of(next(self._tids), req_id, number, run, self._deferred_common)
         return task
 
     def _start(self, req_id: str) -> int:

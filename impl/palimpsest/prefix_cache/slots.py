@@ -139,10 +139,8 @@ class SlotTable:
         ]
 
 
-def _collect_lost(
-    lost: list[Takeover], key: str, slots: IntArray, before: IntArray, after: IntArray | int
-) -> None:
+def _collect_lost(lost: list[Takeover], key: str, slots: IntArray, before: IntArray, after: IntArray | int) -> None:
     if not before.any():
         return
-    for tid in np.unique(before[(before != NO_TASK) & (before != after)]):
-        lost.append(Takeover(int(tid), key, slots[(before == tid) & (before != after)]))
+    taken = (before != NO_TASK) & (before != after)
+    lost += [Takeover(int(tid), key, slots[taken & (before == tid)]) for tid in np.unique(before[taken])]

@@ -33,11 +33,7 @@ class SplitOutputs(NamedTuple):
         if self.deferred is None:
             return []
         shares = zip(self.req_order, self.bounds, self.bounds[1:], strict=False)
-        return [
-            (req_id, WriteChunk.of(self.deferred, start, stop))
-            for req_id, start, stop in shares
-            if stop > start
-        ]
+        return [(req_id, WriteChunk.of(self.deferred, start, stop)) for req_id, start, stop in shares if stop > start]
 
 
 def is_step_token_tensor(value: object, n: int, padded: int) -> bool:
@@ -82,9 +78,7 @@ def split_outputs(
 
 def _hidden_rows(hidden: torch.Tensor | None, n: int) -> torch.Tensor:
     if not isinstance(hidden, torch.Tensor) or hidden.ndim < 2:
-        raise BadStepError(
-            f"hidden states must be a tensor of two dimensions or more, got {_describe(hidden)}"
-        )
+        raise BadStepError(f"hidden states must be a tensor of two dimensions or more, got {_describe(hidden)}")
     if hidden.shape[0] < n:
         raise BadStepError(f"hidden states have {hidden.shape[0]} rows, and the step has {n} tokens")
     return hidden.detach()[:n]

@@ -67,9 +67,7 @@ class StagingPool:
         """Give each page rows of `layout` for `key`."""
         for buffers in self._buffers:
             if key not in buffers:
-                buffers[key] = allocate_host(
-                    (self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned
-                )
+                buffers[key] = allocate_host((self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned)
 
     def views(self, page: int, keys: Iterable[str], rows: int) -> dict[str, torch.Tensor]:
         """The first `rows` rows of each key on a page that the caller holds."""
@@ -88,7 +86,7 @@ class StagingPool:
         """Announce that `holder` waits for a page."""
         with self._lock:
             if self._trace is not None:
-                self._trace.emit("claim_page_begin", {"holder": holder}, {"holders": self._snapshot()})
+                self._trace.emit("claim_page_begin", {"holder": holder}, {})
 
     @action("claim_page_end")
     def claim_page_end(self, holder: StagingBufferHolder) -> int:
@@ -98,7 +96,7 @@ class StagingPool:
             self._busy[page].add(holder)
             if self._trace is not None:
                 self._trace.emit(
-                    "claim_page_end", {"holder": holder, "page": page}, {"holders": self._snapshot()}
+                    "claim_page_end", {"holder": holder, "page": page}, {"holders": sorted(self._busy[page])}
                 )
             return page
 
@@ -116,7 +114,7 @@ class StagingPool:
                 self._freed.notify_all()
             if self._trace is not None:
                 args: dict[str, Any] = {"page": page, "left": list(holders)}
-                self._trace.emit("release_page", args, {"holders": self._snapshot()})
+                self._trace.emit("release_page", args, {"holders": sorted(self._busy[page])})
 
     def close(self) -> None:
         """Wake those who wait for a page, with `ShutdownError`."""
@@ -148,9 +146,6 @@ class StagingPool:
             for page, holders in enumerate(self._busy)
             if holders
         ]
-
-    def _snapshot(self) -> list[list[StagingBufferHolder]]:
-        return [sorted(holders) for holders in self._busy]
 
     def _wait_for_page(self, deadline: Deadline) -> int:
         if (page := self._free_page()) is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Iterable
-from typing import Any
 
 import torch
 
@@ -54,9 +53,7 @@ class CacheState:
         self._prefetch_pool = sync.executor(PREFETCH_NAME)
         #: guarded by the state lock, as all of the following
         self._slot_status = SlotTable(config.num_slots)
-        self._hits = HitReader(
-            self._slot_status, self._pool, self._controller, self._state_lock, trace, self.stats
-        )
+        self._hits = HitReader(self._slot_status, self._pool, self._controller, self._state_lock, trace, self.stats)
         self._request_tasks = RequestTasks(self._controller, sync)
         self._policy = ModelCachePolicy()
         self._begun: BegunStep | None = None
@@ -98,43 +95,41 @@ class CacheState:
 
     # The callers of the next three hold the state lock.
 
-    def _commit_drained_writes(self) -> dict[str, Any]:
-        """Make finished writes visible; gives what an event says of it. Raises when a write has failed."""
-        drained = self._drain()
+    def _commit_drained_writes(self) -> None:
+        """Make finished writes visible. Raises `WriteFailedError` when a write has failed."""
+        if self._controller.has_records():
+            self.drain()
         if self._failure is not None:
             task = self._failure
             slots = [int(slot) for chunk in task.chunks[:4] for slot in chunk.slots_cpu[:4]]
             raise WriteFailedError(
                 f"a write failed: {task}, slots {slots} and on; the cache serves nothing from here on"
             ) from self._controller.cause_of(task.tid)
-        return drained
 
-    def _drain(self) -> dict[str, Any]:
-        completed, failed = self._controller.take_records()
-        for write in {id(task.landed): task.landed for task in completed}.values():
-            for key, slots, _, tids in write.writes if write is not None else ():
-                self._slot_status.commit(key, slots.numpy(), tids)
-        if failed and self._failure is None:
-            self._failure = failed[0]
-        return events.drained(completed, failed, self._slot_status) if self._trace is not None else {}
+    @action("drain")
+    def drain(self) -> None:
+        """Take the records of finished writes and make their rows readable; the state lock is held, too."""
+        with self._controller.lock:
+            completed, failed = self._controller.take_records()
+            for write in {id(task.landed): task.landed for task in completed}.values():
+                for key, slots, _, tids in write.writes if write is not None else ():
+                    self._slot_status.commit(key, slots.numpy(), tids)
+            if failed and self._failure is None:
+                self._failure = failed[0]
+            if self._trace is not None:
+                self._trace.emit("drain", {}, events.drained(completed, failed, self._slot_status))
 
     def _drop_begun(self) -> list[int]:
         """Let go of a begun step that was never published: an idle step, or one that is tried again."""
         begun, self._begun = self._begun, None
         return self._hits.drop_all(all_reads(begun.reads)) if begun is not None else []
 
-    @action("commit")
-    def commit(self) -> None:
-        """Drain the records of finished writes."""
+    def _commit(self) -> None:
         with self._state_lock:
-            drained = self._commit_drained_writes()
-            if self._trace is not None:
-                self._trace.emit("commit", {}, {"drained": drained})
+            self._commit_drained_writes()
 
     def _leave_page(self, ctx: StepContext) -> None:
-        self._controller.staging.release_page(
-            ctx.d2h.staging_slot, [StagingBufferHolder.for_step(ctx.step_id)]
-        )
+        self._controller.staging.release_page(ctx.d2h.staging_slot, [StagingBufferHolder.for_step(ctx.step_id)])
 
     def _fetch_merged(self, read: PendingRead, new_rows: int) -> torch.Tensor:
         """A buffer for the whole prompt of a hit, its prefix rows filled in."""

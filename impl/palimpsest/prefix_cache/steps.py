@@ -69,9 +69,7 @@ class BatchShape:
 
     def shares(self) -> Iterator[tuple[str, int, int]]:
         """Each request that has rows: its id, its first row, and the row after its last."""
-        return (
-            (r, a, b) for r, a, b in zip(self.req_order, self.bounds, self.bounds[1:], strict=False) if b > a
-        )
+        return ((r, a, b) for r, a, b in zip(self.req_order, self.bounds, self.bounds[1:], strict=False) if b > a)
 
     def per_row(self, values: list[int]) -> IntArray:
         """`values`, one for each request that has rows, repeated for each of its rows."""
@@ -168,9 +166,7 @@ def _hit(req_id: str, tokens: int, block_ids: Any, config: PrefixCacheConfig) ->
         )
     if min(blocks) < 0 or max(blocks) >= config.num_blocks:
         bad = next(block for block in blocks if not 0 <= block < config.num_blocks)
-        raise BadStepError(
-            f"request {req_id!r} hits block {bad}, and blocks are 0 to {config.num_blocks - 1}"
-        )
+        raise BadStepError(f"request {req_id!r} hits block {bad}, and blocks are 0 to {config.num_blocks - 1}")
     if len(set(blocks)) < len(blocks):
         raise BadStepError(f"request {req_id!r} hits the same block twice: {blocks}")
     return tokens, blocks
@@ -201,21 +197,13 @@ def read_rows(
     `last` is the shape of an earlier step, taken over where it fits.
     """
     order = view.batch_req_ids()
-    shape = (
-        last
-        if last is not None and last.fits(order, num_scheduled)
-        else _new_shape(list(order), num_scheduled)
-    )
+    shape = last if last is not None and last.fits(order, num_scheduled) else _new_shape(list(order), num_scheduled)
     if not 0 <= n <= padded:
         raise BadStepError(f"num_tokens_unpadded is {n} and num_tokens_padded is {padded}")
     if n > config.staging_capacity_tokens:
-        raise BadStepError(
-            f"the step has {n} tokens, and the staging capacity is {config.staging_capacity_tokens}"
-        )
+        raise BadStepError(f"the step has {n} tokens, and the staging capacity is {config.staging_capacity_tokens}")
     if shape.count != n:
-        raise BadStepError(
-            f"the batch's requests are scheduled for {shape.count} tokens, and the step has {n}"
-        )
+        raise BadStepError(f"the batch's requests are scheduled for {shape.count} tokens, and the step has {n}")
     slots = view.step_slots_cpu(shape.req_order, num_scheduled)
     if slots.dtype is not torch.int64 or slots.ndim != 1 or slots.numel() != n:
         raise BadStepError(
@@ -248,7 +236,5 @@ def find_step(contexts: Mapping[int, StepContext], step_id: int) -> StepContext:
     """The context of an unconsumed step. Raises `StepConsumedError`."""
     ctx = contexts.get(step_id)
     if ctx is None:
-        raise StepConsumedError(
-            f"step {step_id} is unknown or was consumed; unconsumed are {sorted(contexts)}"
-        )
+        raise StepConsumedError(f"step {step_id} is unknown or was consumed; unconsumed are {sorted(contexts)}")
     return ctx

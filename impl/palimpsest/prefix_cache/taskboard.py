@@ -22,7 +22,6 @@ from palimpsest.prefix_cache.tasks import BudgetTicket, WriteTask, distinct_tick
 from palimpsest.sync import Deadline, LockLike, Sync
 from palimpsest.trace import Sink
 
-
 IntArray = np.ndarray
 
 
@@ -64,15 +63,15 @@ class TaskBoard:
 
     def submit(self, task: WriteTask, queued: bool) -> None:
         """Register a task; `queued` makes it QUEUED, ready for `dispatch`."""
-        self.submit_all([task], queued)
-
-    def submit_all(self, tasks: Iterable[WriteTask], queued: bool) -> None:
-        """Register tasks in one critical section."""
         with self._lock:
-            for task in tasks:
-                if queued:
-                    task.state = advance(task.state, TaskState.QUEUED)
-                self._tasks[task.tid] = task
+            self.register([task], queued)
+
+    def register(self, tasks: Iterable[WriteTask], queued: bool) -> None:
+        """As `submit`, for a caller that holds the task lock."""
+        for task in tasks:
+            if queued:
+                task.state = advance(task.state, TaskState.QUEUED)
+            self._tasks[task.tid] = task
 
     def enqueue(self, tasks: Collection[WriteTask]) -> None:
         """Put QUEUED tasks at the end of the low queue."""
@@ -86,9 +85,7 @@ class TaskBoard:
     def raise_all(self, tids: Iterable[int]) -> list[WriteTask]:
         """Queue PENDING tasks high and move QUEUED ones up; gives those, others are left alone."""
         with self._work:
-            raised = [
-                task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)
-            ]
+            raised = [task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)]
             if self._trace is not None and raised:
                 self._trace.emit("escalate", {"tids": _tids(raised)}, self._queues())
             self._work.notify()
@@ -106,17 +103,21 @@ class TaskBoard:
         return True
 
     def take_records(self) -> tuple[list[WriteTask], list[WriteTask]]:
-        """The tasks written and the tasks failed since the last call; they are no longer registered."""
-        if not (self._completed or self._failed):
-            return [], []
-        with self._lock:
-            completed, self._completed = self._completed, []
-            failed, self._failed = self._failed, []
-            pop = self._tasks.pop
-            return (
-                [task for tid in completed if (task := pop(tid, None)) is not None],
-                [task for tid in failed if (task := pop(tid, None)) is not None],
-            )
+        """The tasks written and the tasks failed since the last call; they are no longer registered.
+
+        The caller holds the task lock.
+        """
+        completed, self._completed = self._completed, []
+        failed, self._failed = self._failed, []
+        pop = self._tasks.pop
+        return (
+            [task for tid in completed if (task := pop(tid, None)) is not None],
+            [task for tid in failed if (task := pop(tid, None)) is not None],
+        )
+
+    def has_records(self) -> bool:
+        """Whether there are records that were not taken yet."""
+        return bool(self._completed or self._failed)
 
     def has_failed(self) -> bool:
         """Whether there are failure records that were not taken yet."""
@@ -127,18 +128,17 @@ class TaskBoard:
         return self._causes.get(tid)
 
     def abandon_all(self) -> None:
-        """Take every row over from the registered tasks: they write nothing any more."""
-        with self._lock:
-            for task in self._tasks.values():
-                task.abandoned = True
-            self.disturbances += 1
+        """Take every row over from the registered tasks: they write nothing any more. The caller holds the
+        task lock."""
+        for task in self._tasks.values():
+            task.abandoned = True
+        self.disturbances += 1
 
     def take_over(self, tid: int, key: str, slots: IntArray) -> None:
-        """Note that a later claim took rows over from a task that is still registered."""
-        with self._lock:
-            self.disturbances += 1
-            if (task := self._tasks.get(tid)) is not None:
-                task.add_reassigned(key, torch.from_numpy(slots))
+        """Note that a later claim took rows over from a registered task. The caller holds the task lock."""
+        self.disturbances += 1
+        if (task := self._tasks.get(tid)) is not None:
+            task.add_reassigned(key, torch.from_numpy(slots))
 
     def unfinished(self) -> list[WriteTask]:
         """The registered tasks that are neither written nor failed."""
@@ -213,9 +213,7 @@ class TaskBoard:
             if fits:
                 self._staged_bytes += nbytes
             if self._trace is not None:
-                self._trace.emit(
-                    "reserve", {"nbytes": nbytes, "fits": fits}, {"staged_bytes": self._staged_bytes}
-                )
+                self._trace.emit("reserve", {"nbytes": nbytes, "fits": fits}, {"staged_bytes": self._staged_bytes})
             return fits
 
     @action("unreserve")
@@ -228,12 +226,8 @@ class TaskBoard:
 
     def pin_budget(self, ticket: BudgetTicket, tid: int) -> None:
         """Let task `tid` hold the charge of `ticket`."""
-        self.pin_all(ticket, [tid])
-
-    def pin_all(self, ticket: BudgetTicket, tids: Iterable[int]) -> None:
-        """Let tasks hold the charge of `ticket`, which is given back with the last of them."""
         with self._lock:
-            ticket.holders.update(tids)
+            ticket.holders.add(tid)
 
     def _release_staged_bytes(self, task: WriteTask) -> None:
         with self._lock:

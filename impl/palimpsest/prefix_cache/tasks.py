@@ -307,7 +307,7 @@ class WriteTask:
         self._finished = True
         return [event for event in (self._host_ready, self._done) if event is not None]
 
-    def append_chunk(self, chunk: WriteChunk) -> None | TaskState:
+    def append_chunk(self, chunk: WriteChunk) -> TaskState | None:
         """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
         with self._common.lock:
             if self.state is not TaskState.PENDING:
@@ -366,9 +366,7 @@ class _Span(NamedTuple):
 def distinct_tickets(tasks: Iterable[WriteTask]) -> list[BudgetTicket]:
     """The tickets of the tasks' records, each once, in order."""
     lists = {id(run.records): run.records for task in tasks for run in task.runs}
-    return list(
-        dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None)
-    )
+    return list(dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None))
 
 
 def records_of(tasks: Iterable[WriteTask]) -> list[WriteRecord]:
@@ -457,9 +455,7 @@ def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> to
     place = np.searchsorted(held, wanted, side="right", sorter=order) - 1
     found = order[place] if held.size else np.full(wanted.size, -1)
     if held.size == 0 or not np.array_equal(held[found], wanted):
-        raise PrefixCacheError(
-            f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}"
-        )
+        raise PrefixCacheError(f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}")
     return _pick(parts, key, found)
 
 
@@ -472,7 +468,7 @@ def _pick(parts: list[Part], key: str, found: IntArray) -> torch.Tensor:
     which = np.searchsorted(ends, found, side="right")
     out: torch.Tensor | None = None
     for number in np.unique(which).tolist():
-        record, start, stop = parts[number]
+        record, _, stop = parts[number]
         at = np.flatnonzero(which == number)
         rows = _rows_at(record, key, torch.from_numpy(found[at] - (ends[number] - stop)))
         if out is None:

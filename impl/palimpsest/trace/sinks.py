@@ -19,7 +19,6 @@ import torch
 
 from palimpsest.trace.events import SCHEMA_VERSION, Event, as_json, plain
 
-
 #: reads the identity out of the rows of a key: an integer array with a line per row, or None if untagged
 Tag = Callable[[str, torch.Tensor], "np.ndarray | None"]
 

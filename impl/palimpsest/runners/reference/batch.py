@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from palimpsest.runners.reference.scheduler import StepPlan
+from palimpsest.runners.reference.plan import StepPlan
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.runners.reference.oracle import Oracle
+from palimpsest.runners.reference.plan import Share
 from palimpsest.runners.reference.requests import Sequence
-from palimpsest.runners.reference.scheduler import Share
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from palimpsest.runners.reference.hold import HoldableSync, HoldScript
 from palimpsest.runners.reference.model import Decoder, ModelSize, PagedKV, Span
 from palimpsest.runners.reference.oracle import Oracle
 from palimpsest.runners.reference.outputs import POLICY, LiveBuffers, output_values
+from palimpsest.runners.reference.plan import Share, StepPlan
 from palimpsest.runners.reference.report import Report
 from palimpsest.runners.reference.requests import Request
-from palimpsest.runners.reference.scheduler import Scheduler, Share, StepPlan
+from palimpsest.runners.reference.scheduler import Scheduler
 from palimpsest.trace import Sink
 
 
@@ -139,18 +140,17 @@ class ReferenceRunner:
 
     def _step(self, builder: OutputBuilder) -> None:
         plan = self.scheduler.schedule()
-        held = self._hold.before_step(any(share.hit for share in plan.shares))
-        self.report.held_steps += held
+        self.report.held_steps += self._hold.before_step(any(share.hit for share in plan.shares))
         self.cache.new_step_starts(plan)
         if plan.shares:
-            next_tokens = self._compute_and_save(plan, builder, held)
+            next_tokens = self._compute_and_save(plan, builder)
             self.scheduler.update(plan, next_tokens)
         else:
             self._settle(builder)
         if self._on_step is not None:
             self._on_step(self.report)
 
-    def _compute_and_save(self, plan: StepPlan, builder: OutputBuilder, held: bool) -> dict[str, int]:
+    def _compute_and_save(self, plan: StepPlan, builder: OutputBuilder) -> dict[str, int]:
         self._batch.load(plan)
         outputs, next_tokens = self._forward(plan)
         count = plan.num_tokens
@@ -160,8 +160,7 @@ class ReferenceRunner:
             num_tokens_unpadded=count,
             num_tokens_padded=self._padded(count),
         )
-        if not held:
-            self._hold.release()
+        self._hold.after_save()
         self._hand_over(builder)
         self._saved = step_id, plan
         return next_tokens

@@ -14,12 +14,11 @@ from palimpsest.sync import StandardSync
 
 
 class HoldableSync(StandardSync):
-    """The standard primitives, with a gate in front of what its executors are given while it is held."""
+    """The standard primitives, with gates in front of what its executors are given."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._executors: list[Executor] = []
-        self._gate: threading.Event | None = None
 
     def executor(self, name: str) -> Executor:
         """An executor of one thread, which `hold` reaches."""
@@ -27,18 +26,12 @@ class HoldableSync(StandardSync):
         self._executors.append(executor)
         return executor
 
-    def hold(self) -> None:
-        """Let whatever the executors are given from now on wait for `release`."""
-        if self._gate is None:
-            self._gate = threading.Event()
-            for executor in self._executors:
-                executor.submit(self._gate.wait, self._timeout_s)
-
-    def release(self) -> None:
-        """Open the gate, if it is closed."""
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.set()
+    def hold(self) -> threading.Event:
+        """A gate: whatever the executors are given from now on waits until it is set."""
+        gate = threading.Event()
+        for executor in self._executors:
+            executor.submit(gate.wait, self._timeout_s)
+        return gate
 
 
 #: steps with hits that the script repeats after
@@ -52,15 +45,28 @@ class HoldScript:
         if not 0 <= held <= HOLD_PERIOD:
             raise ValueError(f"0 to {HOLD_PERIOD} of {HOLD_PERIOD} steps can be held, not {held}")
         self._sync, self._held, self._seen = sync, held, 0
+        #: gates of the present step and of the one before it
+        self._gate: threading.Event | None = None
+        self._earlier: threading.Event | None = None
 
     def before_step(self, has_hits: bool) -> bool:
         """To be called before a step begins; gives whether it is held."""
         held = has_hits and self._seen % HOLD_PERIOD < self._held
         self._seen += has_hits
-        if held:
-            self._sync.hold()
+        self._open(self._earlier)
+        self._earlier, self._gate = self._gate, self._sync.hold() if held else None
         return held
 
+    def after_save(self) -> None:
+        """To be called once a step is saved: what the step before it planned goes on."""
+        self._open(self._earlier)
+
     def release(self) -> None:
-        """To be called once the following step is saved, when there is none, and at the end."""
-        self._sync.release()
+        """To be called when no step follows at once, and at the end: nothing is held any more."""
+        self._open(self._earlier)
+        self._open(self._gate)
+
+    @staticmethod
+    def _open(gate: threading.Event | None) -> None:
+        if gate is not None:
+            gate.set()

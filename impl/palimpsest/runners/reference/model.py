@@ -74,16 +74,12 @@ class Decoder:
         width = size.hidden
         self.embedding = torch.randn(size.vocabulary, width, generator=generator).to(device)
         self.layers = [
-            Layer(
-                *(weight(rows * width, columns * width) for rows, columns in ((1, 3), (1, 1), (1, 4), (4, 1)))
-            )
+            Layer(*(weight(rows * width, columns * width) for rows, columns in ((1, 3), (1, 1), (1, 4), (4, 1))))
             for _ in range(size.layers)
         ]
         self.text_head, self.audio_head = weight(width, size.text), weight(width, size.audio)
 
-    def paged(
-        self, tokens: torch.Tensor, positions: torch.Tensor, spans: list[Span], kv: PagedKV
-    ) -> torch.Tensor:
+    def paged(self, tokens: torch.Tensor, positions: torch.Tensor, spans: list[Span], kv: PagedKV) -> torch.Tensor:
         """Hidden states of a step's tokens; writes their keys and values to the slots that `spans` end with.
 
         All of a layer's keys and values are written before any request attends, so that a request can
@@ -94,10 +90,7 @@ class Decoder:
         def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
             keys, values = kv.keys[layer], kv.values[layer]
             keys[own], values[own] = key, value
-            parts = [
-                _attention(query[span.start : span.stop], keys[span.slots], values[span.slots])
-                for span in spans
-            ]
+            parts = [_attention(query[span.start : span.stop], keys[span.slots], values[span.slots]) for span in spans]
             return torch.cat(parts)
 
         return self._run(tokens, positions, attend)

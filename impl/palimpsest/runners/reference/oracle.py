@@ -22,8 +22,8 @@ from palimpsest.prefix_cache.interface import HIDDEN_KEY
 from palimpsest.prefix_cache.merge import StepOutputs
 from palimpsest.runners.reference.identity import describe, read_tags, tags
 from palimpsest.runners.reference.outputs import OutputKey
+from palimpsest.runners.reference.plan import Share
 from palimpsest.runners.reference.requests import Sequence
-from palimpsest.runners.reference.scheduler import Share
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -77,16 +77,12 @@ class Oracle:
             rows = None if by_request is None else by_request.get(share.req_id)
             self._take_rows(share, key, rows, outputs.absent.get(key.name, {}).get(share.req_id))
 
-    def _take_rows(
-        self, share: Share, key: OutputKey, rows: torch.Tensor | None, absent: torch.Tensor | None
-    ) -> None:
+    def _take_rows(self, share: Share, key: OutputKey, rows: torch.Tensor | None, absent: torch.Tensor | None) -> None:
         first = 0 if share.new else share.start
         expected = share.stop - first
         if rows is None or tuple(rows.shape) != (expected, *key.row_shape):
             shape = None if rows is None else list(rows.shape)
-            self._miss(
-                share, key, expected, f"{shape} delivered for {expected} rows of {list(key.row_shape)}"
-            )
+            self._miss(share, key, expected, f"{shape} delivered for {expected} rows of {list(key.row_shape)}")
             return
         if absent is not None:
             self.verdict.note(f"{_name(share, key)}: {int(absent.sum())} rows are reported absent")

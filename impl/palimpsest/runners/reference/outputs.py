@@ -49,9 +49,7 @@ def output_keys(size: ModelSize) -> list[OutputKey]:
     ]
 
 
-POLICY = ModelCachePolicy(
-    deferred_keys=frozenset({AUDIO_KEY}), per_token_keys=frozenset({TEXT_KEY, AUDIO_KEY})
-)
+POLICY = ModelCachePolicy(deferred_keys=frozenset({AUDIO_KEY}), per_token_keys=frozenset({TEXT_KEY, AUDIO_KEY}))
 
 
 def output_values(model: Decoder, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -66,8 +64,7 @@ class LiveBuffers:
     def __init__(self, size: ModelSize, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
         self.keys = output_keys(size)
         self._rows = {
-            key.name: torch.full((capacity, *key.row_shape), PADDING, dtype=dtype, device=device)
-            for key in self.keys
+            key.name: torch.full((capacity, *key.row_shape), PADDING, dtype=dtype, device=device) for key in self.keys
         }
 
     def overwrite(

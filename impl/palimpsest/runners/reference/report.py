@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.runners.reference.oracle import Verdict
-from palimpsest.runners.reference.scheduler import Counts
+from palimpsest.runners.reference.plan import Counts
 
 
 @dataclass
