@@ -150,7 +150,7 @@ SLOT_ROW = Lifecycle(
     ),
     actions={
         "claim": ("publish",),
-        "commit": ("begin_step", "commit", "publish", "take_step"),
+        "commit": ("drain",),
         "retenant": ("publish",),
         "reset": ("reset",),
     },

@@ -18,7 +18,7 @@ from palimpsest.prefix_cache.tasks import Rows
 
 
 class BuilderSide(EngineSide):
-    """`materialize` and `discard_step`, which any thread may call while the engine is in a later step."""
+    """`materialize`, which any thread may call while the engine is in a later step."""
 
     def materialize(self, step_id: int, req_ids: Collection[str]) -> StepOutputs:
         """The outputs of a saved step for `req_ids`: `[prefix rows of the hit | rows of this step]`.
@@ -35,10 +35,6 @@ class BuilderSide(EngineSide):
             return self._merge(ctx, rows, req_ids)
         finally:
             self._hits.drop_read(all_reads(ctx.reads))
-
-    def discard_step(self, step_id: int) -> None:
-        """Consume a saved step without its outputs. Raises `StepConsumedError` when it was consumed."""
-        self._leave_page(self.discard_context(step_id))
 
     def unconsumed_steps(self) -> list[int]:
         """The ids of the steps that are saved and neither materialized nor discarded."""

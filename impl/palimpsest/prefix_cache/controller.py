@@ -89,15 +89,25 @@ class PrefixCacheController(TaskBoard):
         """The staging pages."""
         return self._staging_pool
 
+    @action("dispatch")
     def dispatch(self, tasks: Collection[WriteTask]) -> None:
         """Hand QUEUED tasks to the committer; in eager mode write them before returning."""
-        self.enqueue(tasks)
+        with self._work:
+            self._queue_lo.extend([task.tid for task in tasks])
+            if self._trace is not None:
+                self._trace.emit("dispatch", {"tids": _tids(tasks)}, self._queues())
+            self._work.notify()
         if self._eager:
             self._run_all()
 
+    @action("escalate")
     def escalate(self, tids: Iterable[int]) -> None:
         """Have tasks written soon: PENDING ones are queued high, QUEUED ones move up, others are left alone."""
-        raised = self.raise_all(tids)
+        with self._work:
+            raised = [task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)]
+            if self._trace is not None and raised:
+                self._trace.emit("escalate", {"tids": _tids(raised)}, self._queues())
+            self._work.notify()
         if self._eager and raised:
             self._run_all()
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 from palimpsest.actions import action
-from palimpsest.errors import BadStepError, PrefixCacheError
+from palimpsest.errors import BadStepError, PrefixCacheError, ShutdownError, StepConsumedError
 from palimpsest.prefix_cache import events, split, steps
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
 from palimpsest.prefix_cache.events import Published
@@ -373,15 +374,16 @@ class EngineSide(CacheState):
             if closed:
                 self._controller.escalate(closed)
         except BaseException:
-            self._leave_page(self.discard_context(ctx.step_id))
+            with suppress(ShutdownError, StepConsumedError):  # shutdown has released the step already
+                self.discard_step(ctx.step_id)
             raise
         if ctx.hits:
             counts = dict(zip(ctx.rows.shape.req_order, ctx.rows.shape.counts, strict=True))
             self._prefetch(BegunStep(counts, ctx.hits, {}, ctx.reads, ctx.hit_prefetch))
 
     @action("discard_step")
-    def discard_context(self, step_id: int) -> StepContext:
-        """The context of a step, taken exactly once, whose reads are dropped."""
+    def discard_step(self, step_id: int) -> None:
+        """Consume a saved step without its outputs. Raises `StepConsumedError` when it was consumed."""
         with self._state_lock:
             self._check_open()
             ctx = steps.find_step(self._step_ctxs, step_id)
@@ -390,4 +392,4 @@ class EngineSide(CacheState):
             if self._trace is not None:
                 post = {"dropped": dropped, "steps": list(self._step_ctxs)}
                 self._trace.emit("discard_step", {"step": step_id}, post)
-            return ctx
+        self._leave_page(ctx)

@@ -58,18 +58,12 @@ class PrefixCacheManager(BuilderSide):
 
     # ------------------------------------------------------------------ epochs
 
+    @action("reset")
     def reset(self) -> None:
         """Start a new epoch: nothing saved so far can be read, and writes in flight never become visible.
 
         For a weight update or a sleep. Live requests go on as new generations; reads planned before raise.
         """
-        sealed = self.start_epoch()
-        if sealed:
-            self._controller.escalate(sealed)
-
-    @action("reset")
-    def start_epoch(self) -> list[int]:
-        """Forget every row and take all rows over from tasks in flight; gives the tasks to escalate."""
         with self._state_lock:
             self._check_open()
             self._commit_drained_writes()
@@ -79,7 +73,8 @@ class PrefixCacheManager(BuilderSide):
                 sealed = self._request_tasks.renew()
                 if self._trace is not None:
                     self._trace.emit("reset", {}, {"sealed": sealed})
-            return sealed
+        if sealed:
+            self._controller.escalate(sealed)
 
     # ------------------------------------------------------------------ the end
 

@@ -73,24 +73,6 @@ class TaskBoard:
                 task.state = advance(task.state, TaskState.QUEUED)
             self._tasks[task.tid] = task
 
-    def enqueue(self, tasks: Collection[WriteTask]) -> None:
-        """Put QUEUED tasks at the end of the low queue."""
-        with self._work:
-            self._queue_lo.extend([task.tid for task in tasks])
-            if self._trace is not None:
-                self._trace.emit("dispatch", {"tids": _tids(tasks)}, self._queues())
-            self._work.notify()
-
-    @action("escalate")
-    def raise_all(self, tids: Iterable[int]) -> list[WriteTask]:
-        """Queue PENDING tasks high and move QUEUED ones up; gives those, others are left alone."""
-        with self._work:
-            raised = [task for tid in tids if (task := self._tasks.get(tid)) is not None and self._raise(task)]
-            if self._trace is not None and raised:
-                self._trace.emit("escalate", {"tids": _tids(raised)}, self._queues())
-            self._work.notify()
-            return raised
-
     def _raise(self, task: WriteTask) -> bool:
         if task.state is TaskState.PENDING:
             task.state = advance(task.state, TaskState.QUEUED)
