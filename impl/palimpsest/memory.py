@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import ParamSpec, TypeVar
 
 import psutil
 import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PROC_CGROUP = Path("/proc/self/cgroup")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -17,6 +22,20 @@ def allocate_host(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> t
     """An uninitialized tensor on the host. `pinned` asks for page-locked memory, which only a machine with an
     accelerator has; elsewhere ordinary memory is given."""
     return torch.empty(shape, dtype=dtype, pin_memory=pinned and can_pin())
+
+
+def with_ordinary_tensors(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose tensors are ordinary ones also when a runner calls it in inference mode: what outlives
+    the call is written later by threads that are not in that mode, and belongs to callers that may not be."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 def can_pin() -> bool:

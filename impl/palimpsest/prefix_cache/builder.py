@@ -8,6 +8,7 @@ import torch
 
 from palimpsest.actions import action
 from palimpsest.errors import BadStepError, WaitTimeoutError
+from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import steps
 from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.interface import HIDDEN_KEY
@@ -20,6 +21,7 @@ from palimpsest.prefix_cache.tasks import Rows
 class BuilderSide(EngineSide):
     """`materialize`, which any thread may call while the engine is in a later step."""
 
+    @with_ordinary_tensors
     def materialize(self, step_id: int, req_ids: Collection[str]) -> StepOutputs:
         """The outputs of a saved step for `req_ids`: `[prefix rows of the hit | rows of this step]`.
 

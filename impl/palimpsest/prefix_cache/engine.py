@@ -12,6 +12,7 @@ import torch
 
 from palimpsest.actions import action
 from palimpsest.errors import BadStepError, PrefixCacheError, ShutdownError, StepConsumedError
+from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import events, split, steps
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
 from palimpsest.prefix_cache.events import Published
@@ -49,6 +50,7 @@ class EngineSide(CacheState):
 
     # ------------------------------------------------------------------ begin
 
+    @with_ordinary_tensors
     def new_step_starts(self, scheduler_output: Any) -> None:
         """Begin a step: end the requests it reports as finished or preempted, and plan its hits.
 
@@ -113,6 +115,7 @@ class EngineSide(CacheState):
 
     # ------------------------------------------------------------------ save
 
+    @with_ordinary_tensors
     def save_outputs(
         self,
         hidden_states: torch.Tensor | None,

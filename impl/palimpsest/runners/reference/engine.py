@@ -120,7 +120,7 @@ class ReferenceRunner:
         return self.report
 
     def _serve(self, builder: OutputBuilder) -> None:
-        with torch.no_grad():
+        with torch.inference_mode():
             while not self.scheduler.done:
                 self._step(builder)
             self._settle(builder)
