@@ -6,6 +6,7 @@ derived from its slot: a row of the wrong tenant cannot look right.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from palimpsest.prefix_cache.merge import StepOutputs
 NUM_BLOCKS = 16
 BLOCK_SIZE = 4
 WIDTH = 4  # a row is (request, generation, position, key)
+
+#: where the live buffers are; the tests of tests/device run the others once more with an accelerator
+DEVICE = os.environ.get("PALIMPSEST_TEST_DEVICE", "cpu")
 
 #: the bound of waits that must not run out, and of those that must
 PATIENT_S, HASTY_S = 20.0, 0.05
@@ -169,7 +173,7 @@ class Script:
                 for name, part in self.parts.items()
                 for position in range(part.start, part.start + part.count)
             ]
-        )
+        ).to(DEVICE)
 
     # ------------------------------------------------------------ what must be there
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from palimpsest.actions import ACTIONS
 from palimpsest.trace import SCHEMA_VERSION, Event
 
@@ -20,6 +22,8 @@ from .tables import State
 from .verdict import RejectedError, TraceError, Verdict
 from .write_rules import WriteRules
 
+#: fields that are arrays over rows
+_OVER_ROWS = frozenset({"slots", "versions", "sources", "status", "tenant", "version", "writer", "counts"})
 _CONFIG = ("num_blocks", "block_size", "pages", "budget_bytes")
 
 
@@ -94,8 +98,27 @@ def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
     return value
 
 
+def _arrays(value: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of an event as arrays again: what is over rows, told by its name."""
+    return {name: _array(item) if name in _OVER_ROWS else _inside(item) for name, item in value.items()}
+
+
+def _array(item: Any) -> Any:
+    if isinstance(item, list) and not (item and isinstance(item[0], dict)):
+        return np.asarray(item, dtype=np.int64)
+    return _inside(item)
+
+
+def _inside(item: Any) -> Any:
+    if isinstance(item, dict):
+        return _arrays(item)
+    if isinstance(item, list) and item and isinstance(item[0], dict):
+        return [_arrays(entry) for entry in item]
+    return item
+
+
 def _event(path: Path, number: int, line: dict[str, Any]) -> Event:
     try:
-        return Event(int(line["seq"]), line["thread"], line["action"], line["args"], line["post"])
+        return Event(int(line["seq"]), line["thread"], line["action"], _arrays(line["args"]), _arrays(line["post"]))
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError(f"{path}:{number}: an event lacks {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -25,28 +26,24 @@ class StateRules(Rules):
     def drain(self, args: Args, post: Args) -> None:
         s, logged = self.s, post
         self.same("drained", (s.completed, s.failed), (list(logged["written"]), list(logged["failed"])))
-        rows: dict[str, list[IntArray]] = {}
-        for tid in s.completed:
-            task = s.tasks.pop(tid)
-            for key, (slots, _) in (task.landing or {}).items():
+        written = [s.tasks.pop(tid) for tid in s.completed]
+        counts: Counter[str] = Counter()
+        for landing in {id(task.landing): task.landing for task in written}.values():
+            for key, rows in (landing or {}).items():
                 table = s.keys[key]
-                mine = slots[table.writer[slots] == tid]
+                mine = rows.slots[table.writer[rows.slots] == rows.tids]
                 table.status[mine] = COMMITTED
                 table.writer[mine] = 0
-                rows.setdefault(key, []).append(slots)
+                counts[key] += rows.slots.size
         s.failure |= bool(s.failed)
         for tid in s.failed:
             s.tasks.pop(tid)
         s.completed, s.failed = [], []
         for entry in logged["status"]:
             slots = ints(entry["slots"])
+            counts[entry["key"]] -= slots.size
             self.same_rows("slots.status", s.keys[entry["key"]].status[slots], entry["status"], slots)
-        self._all_rows_told(rows, logged["status"])
-
-    def _all_rows_told(self, rows: dict[str, list[IntArray]], told: list[Args]) -> None:
-        for key, parts in rows.items():
-            count = sum(part.size for part in parts)
-            self.same("drained", (key, count), (key, sum(len(e["slots"]) for e in told if e["key"] == key)))
+        self.same("drained", {}, {key: count for key, count in counts.items() if count})
 
     # ---------------------------------------------------------------- reads
 
@@ -156,7 +153,7 @@ class StateRules(Rules):
         self.guard("the step alone holds its page", s.holders[page] == {("step", args["step"])}, "", "PageExclusive")
         late = [tid for tid in s.last_step if tid in s.tasks and not s.tasks[tid].finished]
         self.guard("the last step's writes are done", not late, f"{late}", "PreservedBeforeOverwrite")
-        self.guard("the slots are distinct", np.unique(slots).size == slots.size, "", "SingleWriter", slots)
+        self.guard("the slots are distinct", self.s.distinct(slots), "", "SingleWriter", slots)
         self._loud()
         overtaken = self._overtaken(slots)
         self._preserve(slots, overtaken, post["preserved"])
@@ -176,7 +173,7 @@ class StateRules(Rules):
         """Reads of this step's hits that touch its own slots."""
         begun = self.s.begun
         assert begun is not None
-        hit = [request for request, at in begun.hits.items() if np.isin(at, slots).any()]
+        hit = [request for request, at in begun.hits.items() if self.s.among(at, slots).any()]
         gone = [key for key in begun.reads if key[0] in hit]
         return [begun.reads.pop(key) for key in gone]
 
@@ -186,7 +183,7 @@ class StateRules(Rules):
             if rid in spared or not read.slots.size:
                 continue
             table = self.s.keys[read.key]
-            need = np.isin(read.slots, slots) & (read.sources == FROM_POOL) & ~read.preserved
+            need = self.s.among(read.slots, slots) & (read.sources == FROM_POOL) & ~read.preserved
             if need.any():
                 need &= (table.version[read.slots] == read.versions) & (table.status[read.slots] == COMMITTED)
                 rows = np.flatnonzero(need)
@@ -247,7 +244,7 @@ class StateRules(Rules):
         return takers
 
     def _can_take(self, task: Task, keys: list[str], slots: IntArray) -> bool:
-        lost = any(np.isin(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
+        lost = any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
         return task.state == "PENDING" and not lost
 
     def _open_deferred(self, request: str, tid: int) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,18 @@ class KeyTable:
         self.tags[slots] = tags
 
 
+class KeyLanding(NamedTuple):
+    """The rows of one key that a set of tasks writes, by slot: whose they are and which version."""
+
+    slots: IntArray
+    tids: IntArray
+    versions: IntArray
+
+
+#: what one pool write writes, by key
+Landing = dict[str, KeyLanding]
+
+
 @dataclass
 class Task:
     """A write task."""
@@ -48,8 +60,8 @@ class Task:
     abandoned: bool = False
     #: publish number of its first rows
     first: int = 0
-    #: what its pool write writes, once that was decided
-    landing: dict[str, tuple[IntArray, IntArray]] | None = None
+    #: what the pool write of its set writes, once that was decided
+    landing: Landing | None = None
     recorded: bool = False
     finished: bool = False
 
@@ -102,6 +114,7 @@ class State:
         self.num_slots = int(config["num_blocks"]) * self.block_size
         self.budget = int(config["budget_bytes"])
         self.tenant = np.zeros(self.num_slots, dtype=np.int64)
+        self._mark = np.zeros(self.num_slots, dtype=bool)
         self.keys: dict[str, KeyTable] = {}
         self.tasks: dict[int, Task] = {}
         self.hi: list[int] = []
@@ -125,6 +138,20 @@ class State:
         self.last_step: list[int] = []
         self.failure = False
         self.closed = False
+
+    def among(self, slots: IntArray, others: IntArray) -> np.ndarray:
+        """Which of `slots` are among `others`."""
+        self._mark[others] = True
+        found: np.ndarray = self._mark[slots]
+        self._mark[others] = False
+        return found
+
+    def distinct(self, slots: IntArray) -> bool:
+        """Whether no slot comes twice."""
+        self._mark[slots] = True
+        count = int(np.count_nonzero(self._mark))
+        self._mark[slots] = False
+        return count == slots.size
 
     def excerpt(self, slots: IntArray | None = None) -> dict[str, Any]:
         """What a rejection shows: tasks, pages, reads, and the slots in question."""

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from .rules import Rules, pairs
-from .tables import TORN, Task
+from .rules import Rules, ints, pairs
+from .tables import TORN, KeyLanding, Landing, Task
 
 Args = dict[str, Any]
+
+_NO_ROWS = np.empty(0, dtype=np.int64)
+NOTHING_LANDS = KeyLanding(_NO_ROWS, _NO_ROWS, _NO_ROWS)
 
 
 class WriteRules(Rules):
@@ -87,56 +90,63 @@ class WriteRules(Rules):
         for task in tasks:
             self.guard("task is HOST_READY", task.state == "HOST_READY", f"task {task.tid} is {task.state}")
             self.guard("the rows are decided once", task.landing is None, f"task {task.tid}", "SingleWriter")
-            task.landing = self._landing(task)
-        logged = {rows["key"]: (np.asarray(rows["slots"]), np.asarray(rows["tids"])) for rows in post["rows"]}
-        for key in dict.fromkeys([*logged, *(key for task in tasks for key in (task.landing or {}))]):
-            slots, tids = self._to_write(tasks, key)
-            given_slots, given_tids = logged.get(key, (slots[:0], tids[:0]))
-            order = np.argsort(given_slots, kind="stable")
-            self.same("rows", (key, slots.tolist()), (key, given_slots[order].tolist()), slots)
-            self.same_rows("rows", tids, given_tids[order], slots)
-            self.s.keys[key].pool[slots] = TORN
+        landing = self._landing(tasks)
+        for task in tasks:
+            task.landing = landing
+        logged = {rows["key"]: (ints(rows["slots"]), ints(rows["tids"])) for rows in post["rows"]}
+        for key in dict.fromkeys([*logged, *landing]):
+            spec = landing.get(key, NOTHING_LANDS)
+            slots, tids = logged.get(key, (spec.slots[:0], spec.tids[:0]))
+            order = np.argsort(slots, kind="stable")
+            self.same_rows("rows", spec.slots, slots[order], spec.slots)
+            self.same_rows("rows", spec.tids, tids[order], spec.slots)
+            self.s.keys[key].pool[spec.slots] = TORN
 
-    def _to_write(self, tasks: list[Task], key: str) -> tuple[np.ndarray, np.ndarray]:
-        parts = [(task.landing or {}).get(key) for task in tasks]
-        rows = [(task, part[0]) for task, part in zip(tasks, parts, strict=True) if part is not None and part[0].size]
-        if not rows:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        slots = np.concatenate([at for _, at in rows])
-        tids = np.concatenate([np.full(at.size, task.tid) for task, at in rows])
-        order = np.argsort(slots, kind="stable")
-        self.guard("one task writes a row", bool((np.diff(slots[order]) > 0).all()), key, "SingleWriter")
-        return slots[order], tids[order]
+    def _landing(self, tasks: list[Task]) -> Landing:
+        """Per key the rows to write, by slot: the last version of each slot, none that was taken over."""
+        by_key: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+        for task in tasks:
+            for key, parts in self._rows_by_key(task).items():
+                slots, versions = self._still_owned(task, key, parts)
+                by_key.setdefault(key, []).append((slots, np.full(slots.size, task.tid), versions))
+        return {key: self._in_order(key, parts) for key, parts in by_key.items()}
 
-    def _landing(self, task: Task) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Per key the slots, each with the version of its last row, that were not taken over."""
-        if task.abandoned:
-            return {}
+    def _rows_by_key(self, task: Task) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
         by_key: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for key, slots, versions in task.rows:
+        for key, slots, versions in () if task.abandoned else task.rows:
             by_key.setdefault(key, []).append((slots, versions))
-        landing = {}
-        for key, parts in by_key.items():
+        return by_key
+
+    def _still_owned(
+        self, task: Task, key: str, parts: list[tuple[np.ndarray, np.ndarray]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        slots, versions = parts[0]
+        if len(parts) > 1:
             slots, versions = (np.concatenate(column) for column in zip(*parts, strict=True))
-            if len(parts) > 1:
-                _, last = np.unique(slots[::-1], return_index=True)
-                keep = np.sort(slots.size - 1 - last)
-                slots, versions = slots[keep], versions[keep]
-            if key in task.lost:
-                mine = ~np.isin(slots, task.lost_slots(key))
-                slots, versions = slots[mine], versions[mine]
-            landing[key] = (slots, versions)
-        return landing
+            _, last = np.unique(slots[::-1], return_index=True)
+            slots, versions = slots[slots.size - 1 - last], versions[slots.size - 1 - last]
+        if key in task.lost:
+            mine = ~self.s.among(slots, task.lost_slots(key))
+            slots, versions = slots[mine], versions[mine]
+        return slots, versions
+
+    def _in_order(self, key: str, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> KeyLanding:
+        slots, tids, versions = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(slots, kind="stable")
+        self.guard("one task writes a row", self.s.distinct(slots), key, "SingleWriter")
+        return KeyLanding(slots[order], tids[order], versions[order])
 
     def complete(self, args: Args, post: Args) -> None:
-        for task in self._move(args["tids"], "HOST_READY", "WRITTEN"):
+        tasks = self._move(args["tids"], "HOST_READY", "WRITTEN")
+        for task in tasks:
             self.guard("its pool write was begun", task.landing is not None, f"task {task.tid}")
             if task.page is not None:
                 left = ("task", task.tid) not in self.s.holders[task.page]
                 self.guard("it has left its page", left, f"page {task.page}", "ReleasedOnce")
-            for key, (slots, versions) in (task.landing or {}).items():
-                self.s.keys[key].pool[slots] = versions
             task.recorded = True
+        for landing in {id(task.landing): task.landing for task in tasks}.values():
+            for key, rows in (landing or {}).items():
+                self.s.keys[key].pool[rows.slots] = rows.versions
         self.s.completed += args["tids"]
         self._records(post)
 

@@ -69,7 +69,9 @@ def test_a_runner_in_inference_mode_is_served_and_gets_tensors_that_it_may_chang
         s.idle(finished=["a"])
         outputs = s.run({"b": hit([0, 1], 4, 1), "c": prefill([2], 2)}, "k", "d")
     for key in ("k", "d"):
-        assert torch.equal(outputs.mm_outputs[key]["b"], torch.cat([s.rows_of("a", 0, 4, key), s.rows_of("b", 4, 5, key)]))
+        assert torch.equal(
+            outputs.mm_outputs[key]["b"], torch.cat([s.rows_of("a", 0, 4, key), s.rows_of("b", 4, 5, key)])
+        )
     for per in (outputs.hidden_states, *outputs.mm_outputs.values()):
         for rows in per.values():
             rows.add_(1.0)

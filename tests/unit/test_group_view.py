@@ -52,9 +52,7 @@ def test_step_slots_are_those_of_each_position(seed, dtype):
     order = list(random.permutation(requests))
     view = FullAttentionGroupView(batch(table, computed, requests), block_size=SIZE)
     want = [
-        slot
-        for req_id in order
-        for slot in count_slots(table, computed, requests.index(req_id), scheduled[req_id])
+        slot for req_id in order for slot in count_slots(table, computed, requests.index(req_id), scheduled[req_id])
     ]
     got = view.step_slots_cpu(order, scheduled)
     assert got.dtype == torch.int64
@@ -151,9 +149,7 @@ def group(spec=None):
 
 def stage(*, enable=True, pooling=False, transfer=None, groups=None, draft=None, unit=None, model=None):
     return stage_prefix_cache_config(
-        kv_cache_config=SimpleNamespace(
-            num_blocks=16, kv_cache_groups=[group()] if groups is None else groups
-        ),
+        kv_cache_config=SimpleNamespace(num_blocks=16, kv_cache_groups=[group()] if groups is None else groups),
         cache_config=SimpleNamespace(enable_prefix_caching=enable, block_size=SIZE, prefix_match_unit=unit),
         kv_transfer_config=transfer,
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_model_len=128),
@@ -211,8 +207,6 @@ def test_anything_but_one_full_attention_group_is_refused(groups):
         stage(groups=groups)
 
 
-@pytest.mark.parametrize(
-    "spec", [FullAttentionSpec(), MLAAttentionSpec(), UniformTypeKVCacheSpecs(MLAAttentionSpec())]
-)
+@pytest.mark.parametrize("spec", [FullAttentionSpec(), MLAAttentionSpec(), UniformTypeKVCacheSpecs(MLAAttentionSpec())])
 def test_one_group_of_full_attention_is_fine(spec):
     check_prefix_cache_kv_groups([group(spec)])

@@ -55,9 +55,7 @@ def test_table_and_machine_agree_on_every_state_and_trigger(lifecycle):
             after = compiled.next[trigger][number]
             assert (None if after == ILLEGAL else compiled.states[after]) == want
             if want is None:
-                with pytest.raises(
-                    IllegalTransitionError, match=f"illegal trigger {trigger} of .* in {state}"
-                ):
+                with pytest.raises(IllegalTransitionError, match=f"illegal trigger {trigger} of .* in {state}"):
                     compiled.fire(trigger, number)
             else:
                 assert compiled.states[compiled.fire(trigger, number)] == want
@@ -156,16 +154,12 @@ REFUSED = {
     "internal transition": lambda: machine([("go", "a", None)]),
     "auto_transitions": lambda: machine(auto_transitions=True),
     "machine: ignore_invalid_triggers": lambda: machine(ignore_invalid_triggers=True),
-    "state a: ignore_invalid_triggers": lambda: machine(
-        states=[State("a", ignore_invalid_triggers=True), "b"]
-    ),
+    "state a: ignore_invalid_triggers": lambda: machine(states=[State("a", ignore_invalid_triggers=True), "b"]),
     "no initial state": lambda: Machine(model=None, states=["a"], initial=None, auto_transitions=False),
     "named by strings": lambda: machine(
         states=TaskState, initial=TaskState.PENDING, transitions=[("go", "PENDING", "QUEUED")]
     ),
-    "300 states": lambda: machine(
-        states=[f"s{number}" for number in range(300)], initial="s0", transitions=[]
-    ),
+    "300 states": lambda: machine(states=[f"s{number}" for number in range(300)], initial="s0", transitions=[]),
     "not LockedMachine": lambda: LockedMachine(states=["a"], initial="a", auto_transitions=False),
     "plain State": lambda: machine(states=["a", type("Tagged", (State,), {})("b")]),
 }

@@ -7,7 +7,7 @@ when it returns. CUDA, ROCm, NPU and XPU share this path through `torch.accelera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,10 +27,15 @@ def has_accelerator() -> bool:
 
 
 class LandedEvent:
-    """Tells when copies queued on a stream have landed; waits are bounded."""
+    """Tells when copies queued on a stream have landed; waits are bounded.
+
+    `on_landed`, where it is set, is called once, by whoever sees first that they have.
+    """
 
     def __init__(self, event: torch.Event, timeout_s: float, sync: Sync = STANDARD) -> None:
         self._event, self._timeout_s, self._sync = event, timeout_s, sync
+        self.on_landed: Callable[[], None] | None = None
+        self._unseen = sync.lock()
 
     def query(self) -> bool:
         """Whether the copies have landed."""
@@ -43,6 +48,8 @@ class LandedEvent:
             if deadline.left() <= 0:
                 raise WaitTimeoutError(f"a device copy did not land within {self._timeout_s:g} s")
             self._sync.pause(_POLL_S)
+        if self.on_landed is not None and self._unseen.acquire(blocking=False):
+            self.on_landed()
 
 
 class Copies:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -276,13 +277,19 @@ class EngineSide(CacheState):
             args = {"step": step_id, "page": page, "keys": list(views)}
             self._trace.emit("freeze", args, {"tags": events.tags(self._trace, outputs.immediate)})
             if event is None:
-                self._trace.emit("copy_lands", args, {"tags": events.tags(self._trace, views)})
+                self._report_landed(args, views)
+            else:
+                event.on_landed = partial(self._report_landed, args, views)
         begun = self._begun
         assert begun is not None
         return StepContext(
             step_id, rows, begun.hits, begun.reads, begun.prefetches, StepCopies(page, views, event), snapshot,
             snapshot_event, frozenset(deferred.tensors if deferred is not None else ()), HIDDEN_KEY in views,
         )  # fmt: skip
+
+    def _report_landed(self, args: dict[str, Any], views: Rows) -> None:
+        if self._trace is not None:
+            self._trace.emit("copy_lands", args, {"tags": events.tags(self._trace, views)})
 
     @action("publish")
     def publish(self, ctx: StepContext, outputs: SplitOutputs, storage: Storage) -> tuple[list[WriteTask], list[int]]:
