@@ -43,8 +43,8 @@ def emitted(function: ast.AST) -> list[str]:
 
 def test_every_action_of_the_registry_has_one_function_of_its_own_name():
     found = functions()
-    assert set(found) == set(OWN)
-    assert {name: [function.name for function in marked] for name, marked in found.items()} == {n: [n] for n in OWN}
+    assert set(OWN) <= set(found) <= set(ACTIONS)
+    assert {name: [function.name for function in marked] for name, marked in found.items()} == {n: [n] for n in found}
 
 
 @pytest.mark.parametrize("name", OWN)

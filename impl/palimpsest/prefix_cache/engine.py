@@ -277,9 +277,9 @@ class EngineSide(CacheState):
             args = {"step": step_id, "page": page, "keys": list(views)}
             self._trace.emit("freeze", args, {"tags": events.tags(self._trace, outputs.immediate)})
             if event is None:
-                self._report_landed(args, views)
+                self.copy_lands(args, views)
             else:
-                event.on_landed = partial(self._report_landed, args, views)
+                event.on_landed = partial(self.copy_lands, args, views)
         begun = self._begun
         assert begun is not None
         return StepContext(
@@ -287,7 +287,9 @@ class EngineSide(CacheState):
             snapshot_event, frozenset(deferred.tensors if deferred is not None else ()), HIDDEN_KEY in views,
         )  # fmt: skip
 
-    def _report_landed(self, args: dict[str, Any], views: Rows) -> None:
+    @action("copy_lands")
+    def copy_lands(self, args: dict[str, Any], views: Rows) -> None:
+        """Report that a step's rows are on its page; the device did it."""
         if self._trace is not None:
             self._trace.emit("copy_lands", args, {"tags": events.tags(self._trace, views)})
 
