@@ -7,7 +7,7 @@ import torch
 
 from palimpsest.errors import ConfigRefusedError
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, ModelCachePolicy
-from tests.support import hit, prefill
+from tests.support import DEVICE, hit, prefill
 
 
 def test_rows_of_more_than_two_dimensions_are_kept_as_such(script, eager):
@@ -61,7 +61,7 @@ def test_an_undeclared_key_is_told_by_its_shape(script):
 def test_padded_rows_are_never_cached_or_delivered(script):
     s = script()
     s.begin({"a": prefill([0], 3)})
-    padded = torch.cat([s._rows("k"), torch.full((5, 4), -7.0)])
+    padded = torch.cat([s._rows("k"), torch.full((5, 4), -7.0, device=DEVICE)])
     step = s.cache.save_outputs(padded, {"k": padded}, num_tokens_unpadded=3, num_tokens_padded=8)
     outputs = s.cache.materialize(step, ["a"])
     assert torch.equal(outputs.hidden_states["a"], s.rows_of("a", 0, 3, "k"))
