@@ -12,7 +12,7 @@ from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import steps
 from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.interface import HIDDEN_KEY
-from palimpsest.prefix_cache.merge import StepOutputs, append_rows, own_rows, pass_through, rows_by_request
+from palimpsest.prefix_cache.merge import StepOutputs, append_rows, pass_through, rows_by_request
 from palimpsest.prefix_cache.state import all_reads
 from palimpsest.prefix_cache.steps import StepContext
 from palimpsest.prefix_cache.tasks import Rows
@@ -65,7 +65,7 @@ class BuilderSide(EngineSide):
             for event in (ctx.d2h.event, ctx.snapshot_event):
                 if event is not None:
                     event.synchronize()
-            return own_rows(ctx.d2h.views)
+            return {key: self._buffers.clone(view) for key, view in ctx.d2h.views.items()}
         finally:
             self._leave_page(ctx)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,6 @@ import torch
 
 from palimpsest.prefix_cache.payload import to_payload_element
 from palimpsest.prefix_cache.steps import BatchShape
-from palimpsest.prefix_cache.tasks import Rows
 
 
 @dataclass
@@ -49,8 +48,3 @@ def pass_through(value: Any, shape: BatchShape, wanted: Iterable[str], seq_len: 
             value, shape.place[req_id], start=start, end=stop, pass_lists_through=True, seq_len=seq_len
         )
     return elements
-
-
-def own_rows(views: Mapping[str, torch.Tensor]) -> Rows:
-    """Copies of a page's rows, which outlive the page."""
-    return {key: view.clone() for key, view in views.items()}

@@ -12,6 +12,7 @@ from palimpsest.actions import action
 from palimpsest.errors import ShutdownError, WriteFailedError
 from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
+from palimpsest.prefix_cache.buffers import OutputBuffers
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.copies import Copies, has_accelerator
 from palimpsest.prefix_cache.hits import HitReader
@@ -50,6 +51,7 @@ class CacheState:
             pinned=accelerated, sync=sync, trace=trace, stats=self.stats,
         )  # fmt: skip
         self._copies = Copies(config.staging_claim_timeout_s, sync)
+        self._buffers = OutputBuffers()
         self._prefetch_pool = sync.executor(PREFETCH_NAME)
         #: guarded by the state lock, as all of the following
         self._slot_status = SlotTable(config.num_slots)
@@ -134,7 +136,7 @@ class CacheState:
     def _fetch_merged(self, read: PendingRead, new_rows: int) -> torch.Tensor:
         """A buffer for the whole prompt of a hit, its prefix rows filled in."""
         layout = self._pool.layout(read.key)
-        merged = torch.empty((read.slots.size + new_rows, *layout.row_shape), dtype=layout.dtype)
+        merged = self._buffers.empty((read.slots.size + new_rows, *layout.row_shape), layout.dtype)
         self._hits.fetch(read, merged[: read.slots.size])
         return merged
 
