@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_SMALL_BYTES = 128 << 10
+_SMALL_BYTES = 1 << 20
 _IDLE_BYTES = 1 << 30
 _GRAIN_BITS = 3  # block sizes are multiples of an eighth of a power of two
 

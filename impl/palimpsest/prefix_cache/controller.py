@@ -125,9 +125,12 @@ class PrefixCacheController(TaskBoard):
         copy stage."""
         with self._lock:
             popped = self._pop() if only is None else self._dequeue(only)
-            claimed = [task for task in popped if task.state is TaskState.QUEUED]
+            queued, copying = TaskState.QUEUED, TaskState.COPYING
+            claimed = popped
+            if any(task.state is not queued for task in popped):
+                claimed = [task for task in popped if task.state is queued]
             for task in claimed:
-                task.state = TaskState.COPYING
+                task.state = copying
             if self._trace is not None and claimed:
                 self._trace.emit("claim_copy", {"tids": _tids(claimed)}, self._queues())
             return claimed
@@ -141,7 +144,7 @@ class PrefixCacheController(TaskBoard):
         popped = []
         while low:
             task = tasks.get(low[0])
-            if popped and task is not None and task.staging_slot != popped[0].staging_slot:
+            if popped and task is not None and task.group is not popped[0].group:
                 break
             low.popleft()
             if task is not None:
@@ -150,7 +153,7 @@ class PrefixCacheController(TaskBoard):
 
     def _copy_to_host(self, tasks: Collection[WriteTask]) -> None:
         """Wait until the tasks' rows are on the host, copying deferred clones there."""
-        for event in {task.step_d2h_event for task in tasks}:
+        for event in {task.group.step_d2h_event for task in tasks}:
             if event is not None:
                 event.synchronize()
         pending = [self._copy_record(record) for record in records_of(tasks) if record.host is None]
@@ -203,8 +206,9 @@ class PrefixCacheController(TaskBoard):
     def complete(self, tasks: list[WriteTask]) -> None:
         """HOST_READY becomes WRITTEN and the completion records are published; nobody is woken yet."""
         with self._lock:
+            ready, written = TaskState.HOST_READY, TaskState.WRITTEN
             for task in tasks:
-                task.state = advance(task.state, TaskState.WRITTEN)
+                task.state = written if task.state is ready else advance(task.state, written)
             self._completed += [task.tid for task in tasks]
             if self._trace is not None:
                 self._trace.emit("complete", {"tids": _tids(tasks)}, self._records())
@@ -213,20 +217,18 @@ class PrefixCacheController(TaskBoard):
     def wake(self, tasks: Collection[WriteTask]) -> None:
         """Wake who waits for these tasks; their records are published."""
         with self._lock:
-            events = [event for task in tasks for event in task.finish()]
+            waited_for = [event for task in tasks for event in task.finish()]
             if self._trace is not None:
                 self._trace.emit("wake", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
-        for event in events:
+        for event in waited_for:
             event.set()
 
-    def _release_pages(self, tasks: Iterable[WriteTask]) -> None:
-        pages: dict[int, list[StagingBufferHolder]] = {}
-        for task in tasks:
-            page = task.staging_slot
-            if page is not None:
-                pages.setdefault(page, []).append(StagingBufferHolder("task", task.tid))
-        for page, holders in pages.items():
-            self._staging_pool.release_page(page, holders)
+    def _release_pages(self, tasks: list[WriteTask]) -> None:
+        for group in dict.fromkeys(task.group for task in tasks):
+            if group.staging_slot is not None:
+                whole = len(tasks) == len(group.tasks)
+                mine = group.holders if whole else [_holder(task) for task in tasks if task.group is group]
+                self._staging_pool.release_page(group.staging_slot, mine)
 
     # ---------------------------------------------------------------- failure
 
@@ -392,6 +394,10 @@ class PrefixCacheController(TaskBoard):
         if self._committer is None:
             return f"the engine thread writes (eager); {super()._who_writes()}"
         return f"the committer {'runs' if self._committer.is_alive() else 'is dead'}; {super()._who_writes()}"
+
+
+def _holder(task: WriteTask) -> StagingBufferHolder:
+    return StagingBufferHolder("task", task.tid)
 
 
 OmniPrefixCacheController = PrefixCacheController

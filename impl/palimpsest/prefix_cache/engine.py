@@ -353,9 +353,9 @@ class EngineSide(CacheState):
         tenants = requests.tenants(rows)
         writers: dict[str, np.ndarray] = {}
         if outputs.immediate:
-            published.tasks = self._immediate_tasks(ctx)
-            tids = rows.shape.per_row([task.tid for task in published.tasks])
-            writers.update(dict.fromkeys(outputs.immediate, tids))
+            published.tasks = tasks = self._immediate_tasks(ctx)
+            if tasks and (tids := tasks[0].group.row_tids) is not None:
+                writers.update(dict.fromkeys(outputs.immediate, tids))
         if outputs.deferred is not None:
             batch, published.opened, published.closed = requests.append(outputs.deferred, rows)
             writers.update(dict.fromkeys(outputs.deferred.tensors, batch.row_tids))
@@ -373,7 +373,8 @@ class EngineSide(CacheState):
         page = ctx.d2h.staging_slot
         record = WriteRecord(ctx.rows.slots, {}, ctx.d2h.views)
         tasks = self._request_tasks.immediate(record, ctx.rows, ctx.step_id, page, ctx.d2h.event)
-        self._controller.staging.bind(page, [StagingBufferHolder("task", task.tid) for task in tasks])
+        if tasks:
+            self._controller.staging.bind(page, tasks[0].group.holders)
         return tasks
 
     # ------------------------------------------------------------------ hand over

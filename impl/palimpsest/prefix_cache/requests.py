@@ -11,8 +11,9 @@ import numpy as np
 from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.interface import WriteSchedule
+from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import BatchShape, StepRows
-from palimpsest.prefix_cache.tasks import PageEvent, Run, TaskCommon, WriteRecord, WriteTask
+from palimpsest.prefix_cache.tasks import PageEvent, Run, TaskGroup, WriteRecord, WriteTask
 from palimpsest.sync import Sync
 
 IntArray = np.ndarray
@@ -45,7 +46,7 @@ class RequestTasks:
         #: request -> the deferred task that takes its next rows
         self.deferred: dict[str, WriteTask] = {}
         self._batch: Batch | None = None
-        self._deferred_common = TaskCommon(WriteSchedule.JOIN_ON_FINISH, None, None, controller.lock, sync)
+        self._deferred_group = TaskGroup(WriteSchedule.JOIN_ON_FINISH, None, None, controller.lock, sync)
         self._writes: dict[str, int] = {}
         self._generations = itertools.count(1)
         self._tids = itertools.count(1)
@@ -91,7 +92,7 @@ class RequestTasks:
         if not self.deferred:
             return []
         self._batch = None
-        first = {req_id: task.runs[0].records[0].serial for req_id, task in self.deferred.items()}
+        first = {req_id: task.runs[0][0][0].serial for req_id, task in self.deferred.items()}
         oldest = min(first.values())
         sealed = [req_id for req_id, serial in first.items() if serial == oldest]
         return [self.deferred.pop(req_id).tid for req_id in sealed]
@@ -100,13 +101,15 @@ class RequestTasks:
         self, record: WriteRecord, rows: StepRows, step_id: int, page: int, event: PageEvent | None
     ) -> list[WriteTask]:
         """One task per request with rows in this step's record, not yet registered."""
-        schedule, controller = WriteSchedule.JOIN_NEXT_STEP, self._controller
-        common = TaskCommon(schedule, page, event, controller.lock, self._sync)
-        tids, records = self._tids, [record]
-        return [
-            WriteTask.of(next(tids), req_id, step_id, Run(records, start, stop), common)
+        group = TaskGroup(WriteSchedule.JOIN_NEXT_STEP, page, event, self._controller.lock, self._sync)
+        tids, records, make = self._tids, [record], WriteTask.of
+        group.tasks = tasks = [
+            make(next(tids), req_id, step_id, (records, start, stop), group)
             for req_id, start, stop in rows.shape.shares()
         ]
+        group.row_tids = rows.shape.per_row([task.tid for task in tasks])
+        group.holders = [StagingBufferHolder("task", task.tid) for task in tasks]
+        return tasks
 
     def append(self, record: WriteRecord, rows: StepRows) -> tuple[Batch, list[WriteTask], list[int]]:
         """Give each request's rows of a record to its open deferred task, opening one where there is none
@@ -134,10 +137,10 @@ class RequestTasks:
             if task is None or task.state is not TaskState.PENDING or _lost_any(task, record, start, stop):
                 if task is not None and task.state is TaskState.PENDING:
                     closed.append(task.tid)
-                task = self._open(req_id, Run(batch.records, start, stop))
+                task = self._open(req_id, (batch.records, start, stop))
                 opened.append(task)
             else:
-                task.runs.append(Run(batch.records, start, stop))
+                task.runs.append((batch.records, start, stop))
             batch.takers.append(task)
         batch.tids = [task.tid for task in batch.takers]
         batch.row_tids = shape.per_row(batch.tids)
@@ -145,7 +148,7 @@ class RequestTasks:
 
     def _open(self, req_id: str, run: Run) -> WriteTask:
         self._writes[req_id] = number = self._writes.get(req_id, 0) + 1
-        self.deferred[req_id] = task = WriteTask.of(next(self._tids), req_id, number, run, self._deferred_common)
+        self.deferred[req_id] = task = WriteTask.of(next(self._tids), req_id, number, run, self._deferred_group)
         return task
 
     def _start(self, req_id: str) -> int:

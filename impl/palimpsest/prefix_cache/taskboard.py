@@ -66,12 +66,12 @@ class TaskBoard:
         with self._lock:
             self.register([task], queued)
 
-    def register(self, tasks: Iterable[WriteTask], queued: bool) -> None:
+    def register(self, tasks: Collection[WriteTask], queued: bool) -> None:
         """As `submit`, for a caller that holds the task lock."""
         for task in tasks:
             if queued:
                 task.state = advance(task.state, TaskState.QUEUED)
-            self._tasks[task.tid] = task
+        self._tasks.update((task.tid, task) for task in tasks)
 
     def _raise(self, task: WriteTask) -> bool:
         if task.state is TaskState.PENDING:
@@ -113,7 +113,7 @@ class TaskBoard:
         """Take every row over from the registered tasks: they write nothing any more. The caller holds the
         task lock."""
         for task in self._tasks.values():
-            task.abandoned = True
+            task.abandoned = task.group.disturbed = True
         self.disturbances += 1
 
     def take_over(self, tid: int, key: str, slots: IntArray) -> None:
@@ -217,6 +217,8 @@ class TaskBoard:
 
     def _release_tickets(self, tasks: Collection[WriteTask]) -> None:
         """Let tasks leave their tickets, for a caller that holds the task lock."""
+        if not tasks or all(task.group.tasks for task in tasks):
+            return  # immediate rows are not charged
         tids = {task.tid for task in tasks}
         for ticket in distinct_tickets(tasks):
             if ticket.holders:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from palimpsest.errors import PrefixCacheError
 from palimpsest.lifecycle import TaskState, advance
 from palimpsest.prefix_cache.interface import WriteSchedule
+from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.sync import STANDARD, LockLike, Sync
 
 IntArray = np.ndarray
@@ -123,15 +124,9 @@ class WriteChunk:
 Part = tuple[WriteRecord, int, int]
 
 
-class Run(NamedTuple):
-    """The same rows of several records: what one task writes of consecutive steps of an unchanged batch.
-
-    The list of records is shared by the batch's tasks and grows with each step.
-    """
-
-    records: list[WriteRecord]
-    start: int
-    stop: int
+#: The same rows of several records: what one task writes of consecutive steps of an unchanged batch. The list
+#: of records is shared by the batch's tasks and grows with each step; the numbers are a range of rows.
+Run = tuple[list[WriteRecord], int, int]
 
 
 class FrozenTask(NamedTuple):
@@ -142,14 +137,42 @@ class FrozenTask(NamedTuple):
     step_d2h_event: PageEvent | None
 
 
-class TaskCommon(NamedTuple):
-    """What the tasks of one step (or all deferred tasks) have in common."""
+class TaskGroup:
+    """What tasks have in common: the immediate ones of a step, or all deferred ones.
 
-    schedule: WriteSchedule
-    staging_slot: int | None
-    step_d2h_event: PageEvent | None
-    lock: LockLike
-    sync: Sync
+    The immediate tasks of a step mostly move through their life cycle together; then `tasks` itself is handed
+    from action to action, and what is the same for all of them is here, made once.
+    """
+
+    __slots__ = (
+        "disturbed",
+        "holders",
+        "lock",
+        "row_tids",
+        "schedule",
+        "staging_slot",
+        "step_d2h_event",
+        "sync",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        schedule: WriteSchedule,
+        staging_slot: int | None,
+        step_d2h_event: PageEvent | None,
+        lock: LockLike,
+        sync: Sync,
+    ) -> None:
+        self.schedule, self.staging_slot, self.step_d2h_event = schedule, staging_slot, step_d2h_event
+        self.lock, self.sync = lock, sync
+        #: the immediate tasks of the step; empty for deferred ones
+        self.tasks: list[WriteTask] = []
+        #: the task of each row of the step, and the tasks' holds of the staging page
+        self.row_tids: IntArray | None = None
+        self.holders: list[StagingBufferHolder] = []
+        #: whether a later claim or a reset took rows over; guarded by the task lock
+        self.disturbed = False
 
 
 _NOTHING_LOST: dict[str, torch.Tensor] = {}
@@ -186,30 +209,30 @@ class WriteTask:
     ) -> None:
         self.tid, self.req_id, self.write_n = tid, req_id, write_n
         #: guarded by the task lock while the task is PENDING, fixed afterwards
-        self.runs: list[Run] = [Run([chunk.record], chunk.start, chunk.stop) for chunk in chunks]
-        self._common = TaskCommon(schedule, staging_slot, step_d2h_event, STANDARD.lock(), STANDARD)
+        self.runs: list[Run] = [([chunk.record], chunk.start, chunk.stop) for chunk in chunks]
+        self.group = TaskGroup(schedule, staging_slot, step_d2h_event, STANDARD.lock(), STANDARD)
 
     @classmethod
-    def of(cls, tid: int, req_id: str, write_n: int, run: Run, common: TaskCommon) -> WriteTask:
-        """A task of one run that shares what `common` holds."""
+    def of(cls, tid: int, req_id: str, write_n: int, run: Run, group: TaskGroup) -> WriteTask:
+        """A task of one run of a group."""
         task = cls.__new__(cls)
-        task.tid, task.req_id, task.write_n, task.runs, task._common = tid, req_id, write_n, [run], common
+        task.tid, task.req_id, task.write_n, task.runs, task.group = tid, req_id, write_n, [run], group
         return task
 
     @property
     def schedule(self) -> WriteSchedule:
         """When the write must have landed."""
-        return self._common.schedule
+        return self.group.schedule
 
     @property
     def staging_slot(self) -> int | None:
         """The staging page that the rows land on; None for deferred rows."""
-        return self._common.staging_slot
+        return self.group.staging_slot
 
     @property
     def step_d2h_event(self) -> PageEvent | None:
         """Tells when the rows have landed; None when they have."""
-        return self._common.step_d2h_event
+        return self.group.step_d2h_event
 
     def __str__(self) -> str:
         return f"task {self.tid} ({self.schedule.value}) of request {self.req_id!r}, state={self.state.name}"
@@ -227,9 +250,9 @@ class WriteTask:
     @property
     def host_ready(self) -> threading.Event:
         """Set once the rows are on the host, or the task has failed."""
-        with self._common.lock:
+        with self.group.lock:
             if self._host_ready is None:
-                self._host_ready = self._common.sync.event()
+                self._host_ready = self.group.sync.event()
                 if self.state in _ON_HOST:
                     self._host_ready.set()
             return self._host_ready
@@ -237,9 +260,9 @@ class WriteTask:
     @property
     def done(self) -> threading.Event:
         """Set once the task is written or failed and its record is published."""
-        with self._common.lock:
+        with self.group.lock:
             if self._done is None:
-                self._done = self._common.sync.event()
+                self._done = self.group.sync.event()
                 if self._finished:
                     self._done.set()
             return self._done
@@ -254,12 +277,12 @@ class WriteTask:
 
     def transition(self, state: TaskState) -> None:
         """Take one step of the life cycle. Raises `IllegalTransitionError`."""
-        with self._common.lock:
+        with self.group.lock:
             self.state = advance(self.state, state)
 
     def claim_copy(self) -> bool:
         """Claim the copy stage; False for all but the first who asks of a queued task."""
-        with self._common.lock:
+        with self.group.lock:
             if self.state is not TaskState.QUEUED:
                 return False
             self.state = TaskState.COPYING
@@ -270,7 +293,9 @@ class WriteTask:
 
         Called by the one claimant of the copy stage, which holds the task lock if others know the task.
         """
-        self.state = advance(self.state, TaskState.HOST_READY)
+        if self.state is not TaskState.COPYING:
+            advance(self.state, TaskState.HOST_READY)
+        self.state = TaskState.HOST_READY
         if self._host_ready is not None:
             self._host_ready.set()
 
@@ -289,7 +314,7 @@ class WriteTask:
 
     def fail(self) -> bool:
         """Fail the task without waking anyone; False when it was final already."""
-        with self._common.lock:
+        with self.group.lock:
             if self.state in _FINAL:
                 return False
             self.state = TaskState.FAILED
@@ -297,22 +322,24 @@ class WriteTask:
 
     def wake(self) -> None:
         """Set the events; the record must be published."""
-        with self._common.lock:
+        with self.group.lock:
             events = self.finish()
         for event in events:
             event.set()
 
-    def finish(self) -> list[threading.Event]:
+    def finish(self) -> Sequence[threading.Event]:
         """Mark the task as finished, for a caller that holds the task lock; gives the events to set."""
         self._finished = True
+        if self._done is None and self._host_ready is None:
+            return ()
         return [event for event in (self._host_ready, self._done) if event is not None]
 
     def append_chunk(self, chunk: WriteChunk) -> TaskState | None:
         """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
-        with self._common.lock:
+        with self.group.lock:
             if self.state is not TaskState.PENDING:
                 return self.state
-            self.runs.append(Run([chunk.record], chunk.start, chunk.stop))
+            self.runs.append(([chunk.record], chunk.start, chunk.stop))
             return None
 
     def add_reassigned(self, key: str, slots: torch.Tensor) -> None:
@@ -320,6 +347,7 @@ class WriteTask:
         known = self.reassigned.get(key)
         lost = slots.clone() if known is None else torch.cat([known, slots])
         self.reassigned = {**self.reassigned, key: lost}
+        self.group.disturbed = True
 
     def lost_any(self, key: str, slots: IntArray) -> bool:
         """Whether one of `slots` was taken over from this task."""
@@ -365,23 +393,33 @@ class _Span(NamedTuple):
 
 def distinct_tickets(tasks: Iterable[WriteTask]) -> list[BudgetTicket]:
     """The tickets of the tasks' records, each once, in order."""
-    lists = {id(run.records): run.records for task in tasks for run in task.runs}
+    lists = {id(run[0]): run[0] for task in tasks for run in task.runs}
     return list(dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None))
 
 
 def records_of(tasks: Iterable[WriteTask]) -> list[WriteRecord]:
     """The records that the tasks' rows stand in, each once."""
-    lists = {id(run.records): run.records for task in tasks for run in task.runs}
+    lists = {id(run[0]): run[0] for task in tasks for run in task.runs}
     return list(dict.fromkeys(record for records in lists.values() for record in records))
 
 
 def gather_writes(tasks: Iterable[WriteTask]) -> PoolWrite:
     """The rows that `tasks` have to write, gathered per key; neighbours in a record stay one piece."""
     tasks = list(tasks)
+    if len(tasks) == len(tasks[0].group.tasks) and not tasks[0].group.disturbed:
+        return _whole_step(tasks)
     spans = _spans([task for task in tasks if not task.abandoned])
     robbed = [task for task in tasks if task.reassigned]
     keys = dict.fromkeys(key for span in spans for key in _host(span.record))
     writes = [_key_write(key, [span for span in spans if key in _host(span.record)], robbed) for key in keys]
+    return PoolWrite(tuple(task.tid for task in tasks), writes)
+
+
+def _whole_step(tasks: list[WriteTask]) -> PoolWrite:
+    """The rows of all immediate tasks of a step, which are its record as it stands."""
+    record, row_tids = tasks[0].runs[0][0][0], tasks[0].group.row_tids
+    assert row_tids is not None
+    writes = [KeyWrite(key, record.slots_cpu, rows, row_tids) for key, rows in _host(record).items()]
     return PoolWrite(tuple(task.tid for task in tasks), writes)
 
 
