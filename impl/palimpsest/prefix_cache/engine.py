@@ -149,7 +149,8 @@ class EngineSide(CacheState):
         self._shape = rows.shape
         outputs = self._split(hidden_states, multimodal_outputs or {}, rows, num_tokens_padded)
         storage = self._allocate_keys(outputs)
-        self._controller.join(self._join_next_step_tids)
+        if self._join_next_step_tids:
+            self._controller.join(self._join_next_step_tids)
         step_id = next(self._step_ids)
         ticket = self._reserve(outputs.deferred)
         try:
@@ -213,13 +214,12 @@ class EngineSide(CacheState):
 
         Raises `HostMemoryError` before anything is allocated.
         """
-        immediate = self._new_layouts(outputs.immediate)
-        new = {
-            **immediate,
-            **self._new_layouts(outputs.deferred.tensors if outputs.deferred is not None else {}),
-        }
-        if not new:
+        deferred = outputs.deferred.tensors if outputs.deferred is not None else {}
+        known = self._pool.layouts.keys()
+        if known >= outputs.immediate.keys() and known >= deferred.keys():
             return {}
+        immediate = self._new_layouts(outputs.immediate)
+        new = {**immediate, **self._new_layouts(deferred)}
         plan = plan_memory(self.config, new, immediate, pinned=self._pinned)
         require_memory(plan, f"new keys {sorted(new)}")
         logger.info("prefix cache: keys %s take %s", sorted(new), plan)

@@ -66,13 +66,17 @@ def split_outputs(
         if not _is_per_token(key, value, n, padded, policy):
             leftover[key] = value
             continue
-        rows = value.detach()[:n]
+        rows = _first_rows(value, n)
         if policy.skip_immediate_mm(key):
             deferred[key] = leftover[key] = rows
         else:
             immediate[key] = rows
     for key, rows in (*immediate.items(), *deferred.items()):
-        _check_layout(key, KeyLayout.of(rows), layouts.get(key) or declared.get(key))
+        known = layouts.get(key) or declared.get(key)
+        if known is not None and not (rows.dtype is known.dtype and rows.shape[1:] == known.row_shape):
+            raise KeyLayoutError(
+                f"key {key!r} has rows of {known}, and this step hands in rows of {KeyLayout.of(rows)}"
+            )
     return immediate, deferred, leftover
 
 
@@ -81,7 +85,12 @@ def _hidden_rows(hidden: torch.Tensor | None, n: int) -> torch.Tensor:
         raise BadStepError(f"hidden states must be a tensor of two dimensions or more, got {_describe(hidden)}")
     if hidden.shape[0] < n:
         raise BadStepError(f"hidden states have {hidden.shape[0]} rows, and the step has {n} tokens")
-    return hidden.detach()[:n]
+    return _first_rows(hidden, n)
+
+
+def _first_rows(value: torch.Tensor, n: int) -> torch.Tensor:
+    rows = value.detach() if value.requires_grad else value
+    return rows if rows.shape[0] == n else rows[:n]
 
 
 def _is_per_token(key: str, value: object, n: int, padded: int, policy: ModelCachePolicy) -> bool:
@@ -90,11 +99,6 @@ def _is_per_token(key: str, value: object, n: int, padded: int, policy: ModelCac
     if key in policy.per_token_keys:
         return isinstance(value, torch.Tensor) and value.ndim >= 1 and n > 0 and value.shape[0] in (n, padded)
     return is_step_token_tensor(value, n, padded)
-
-
-def _check_layout(key: str, layout: KeyLayout, known: KeyLayout | None) -> None:
-    if known is not None and known != layout:
-        raise KeyLayoutError(f"key {key!r} has rows of {known}, and this step hands in rows of {layout}")
 
 
 def _describe(value: object) -> str:
