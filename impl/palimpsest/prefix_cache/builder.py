@@ -71,35 +71,45 @@ class BuilderSide(EngineSide):
 
     def _merge(self, ctx: StepContext, rows: Rows, req_ids: Collection[str]) -> StepOutputs:
         outputs = StepOutputs(None)
-        if ctx.has_hidden:
-            outputs.hidden_states = self._merge_key(ctx, HIDDEN_KEY, rows.pop(HIDDEN_KEY), req_ids)
-        for key, value in rows.items():
-            outputs.mm_outputs[key] = self._merge_key(ctx, key, value, req_ids)
-        for key, value in ctx.mm_cpu_snapshot.items():
-            if key in ctx.deferred_keys:
-                outputs.mm_outputs[key] = self._merge_key(ctx, key, value, req_ids)
+        per_token = {**rows, **{key: ctx.mm_cpu_snapshot[key] for key in ctx.deferred_keys}}
+        prefixes = self._fetch_prefixes(ctx, per_token, req_ids) if ctx.hits else {}
+        for key, value in per_token.items():
+            merged = rows_by_request(value, ctx.rows.shape, req_ids)
+            for req_id, prefix in prefixes.get(key, {}).items():
+                merged[req_id] = append_rows(prefix, ctx.hits[req_id][0], merged[req_id])
+            if key == HIDDEN_KEY:
+                outputs.hidden_states = merged
             else:
+                outputs.mm_outputs[key] = merged
+        for key, value in ctx.mm_cpu_snapshot.items():
+            if key not in ctx.deferred_keys:
                 seq_len = None if key in self._policy.per_request_keys else ctx.rows.shape.count
                 outputs.mm_outputs[key] = pass_through(value, ctx.rows.shape, req_ids, seq_len)
         if ctx.hits:
             self._report_absent(ctx, outputs, req_ids)
         return outputs
 
-    def _merge_key(
-        self, ctx: StepContext, key: str, rows: torch.Tensor, req_ids: Collection[str]
-    ) -> dict[str, torch.Tensor]:
-        merged = rows_by_request(rows, ctx.rows.shape, req_ids)
-        for req_id, (tokens, _) in ctx.hits.items():
-            if req_id in merged and key in ctx.reads[req_id]:
-                merged[req_id] = append_rows(self._prefix(ctx, req_id, key), tokens, merged[req_id])
-        return merged
+    def _fetch_prefixes(
+        self, ctx: StepContext, keys: Collection[str], req_ids: Collection[str]
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        """Per key, the buffer of each hit with its prefix rows.
 
-    def _prefix(self, ctx: StepContext, req_id: str, key: str) -> torch.Tensor:
-        """The buffer of a hit with its prefix rows; fetched here when the prefetch thread has not begun."""
-        future, read = ctx.hit_prefetch[req_id][key], ctx.reads[req_id][key]
-        if future.cancel():
-            start, stop = ctx.rows.shape.span(req_id)
-            return self._fetch_merged(read, stop - start)
+        What the prefetch thread has not begun is fetched here.
+        """
+        wanted = [
+            (key, req_id) for key in keys for req_id in ctx.hits if req_id in req_ids and key in ctx.reads[req_id]
+        ]
+        prefixes: dict[str, dict[str, torch.Tensor]] = {key: {} for key in keys}
+        for key, req_id in wanted:
+            if ctx.hit_prefetch[req_id][key].cancel():
+                start, stop = ctx.rows.shape.span(req_id)
+                prefixes[key][req_id] = self._fetch_merged(ctx.reads[req_id][key], stop - start)
+            else:
+                prefixes[key][req_id] = self._await_prefix(ctx, req_id, key)
+        return prefixes
+
+    def _await_prefix(self, ctx: StepContext, req_id: str, key: str) -> torch.Tensor:
+        future = ctx.hit_prefetch[req_id][key]
         try:
             return future.result(self.config.staging_claim_timeout_s)
         except TimeoutError as error:
