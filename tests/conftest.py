@@ -20,8 +20,9 @@ def eager(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def script() -> Iterator[Callable[..., Script]]:
-    """Makes scripted runners; at the end of the test each one's cache holds nothing."""
+def script(request: pytest.FixtureRequest) -> Iterator[Callable[..., Script]]:
+    """Makes scripted runners. At the end of the test each one's cache holds nothing, and its trace is one that
+    the specification accepts, unless the test is marked `forges` with the reason why its trace cannot be."""
     made: list[Script] = []
 
     def make(*args: Any, **options: Any) -> Script:
@@ -29,5 +30,9 @@ def script() -> Iterator[Callable[..., Script]]:
         return made[-1]
 
     yield make
+    forged = request.node.get_closest_marker("forges")
     for each in made:
         each.close()
+        if forged is None:
+            verdict = each.verdict()
+            assert verdict.ok, str(verdict)

@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy, PrefixCacheConfig
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.prefix_cache.merge import StepOutputs
+from palimpsest.trace import MemorySink
+from palimpsest_model_check.replay.machine import replay
+from palimpsest_model_check.replay.verdict import Verdict
 
 NUM_BLOCKS = 16
 BLOCK_SIZE = 4
@@ -30,6 +34,13 @@ DEVICE = os.environ.get("PALIMPSEST_TEST_DEVICE", "cpu")
 
 #: the bound of waits that must not run out, and of those that must
 PATIENT_S, HASTY_S = 20.0, 0.05
+
+
+def tag_of(_key: str, rows: torch.Tensor) -> np.ndarray | None:
+    """The identities in tagged rows; None for rows that carry none."""
+    if rows.ndim != 2 or rows.shape[1] != WIDTH:
+        return None
+    return rows.detach().cpu().to(torch.float64).nan_to_num(-1.0).clamp(-1e6, 1e6).to(torch.int64).numpy().copy()
 
 
 @dataclass
@@ -98,11 +109,11 @@ class Script:
         num_blocks: int = NUM_BLOCKS,
         **options: Any,
     ) -> None:
-        trace = options.pop("trace", None)
+        self.trace = options.pop("trace", None) or MemorySink(tag_of)
         options.setdefault("staging_claim_timeout_s", PATIENT_S)
         self.view = View()
         config = PrefixCacheConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, **options)
-        self.cache = PrefixCacheManager(config, self.view, eager=eager, trace=trace)
+        self.cache = PrefixCacheManager(config, self.view, eager=eager, trace=self.trace)
         if policy is not None:
             self.cache.register_policy(policy)
         self.generation: dict[str, int] = {}
@@ -199,6 +210,11 @@ class Script:
         assert not list(self.cache._pending_reads)
         assert self.cache._controller._staged_bytes == 0
         assert not any(self.cache._controller._staging_pool._busy)
+
+    def verdict(self) -> Verdict:
+        """What the specification says of all that was done."""
+        self.trace.close()
+        return replay("this test's trace", self.trace.config, self.trace.events)
 
 
 class Gate:

@@ -49,6 +49,8 @@ def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdic
             return Verdict(name, len(events), accepted, rejection, event.seq, event.action, dict(counts))
         counts[event.action] += 1
         accepted += 1
+    if events and (rejection := _refused_end(machine)) is not None:
+        return Verdict(name, len(events), accepted, rejection, events[-1].seq, "the end", dict(counts))
     return Verdict(name, len(events), accepted, actions=dict(counts))
 
 
@@ -63,6 +65,14 @@ def _refused(machine: Machine, event: Event, due: int) -> RejectedError | None:
         return rejection
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         return RejectedError("guard", "the event is well formed", ("TaskChain",), repr(error), machine.s.excerpt())
+    return None
+
+
+def _refused_end(machine: Machine) -> RejectedError | None:
+    try:
+        machine.end()
+    except RejectedError as rejection:
+        return rejection
     return None
 
 

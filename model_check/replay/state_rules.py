@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -27,23 +26,25 @@ class StateRules(Rules):
         s, logged = self.s, post
         self.same("drained", (s.completed, s.failed), (list(logged["written"]), list(logged["failed"])))
         written = [s.tasks.pop(tid) for tid in s.completed]
-        counts: Counter[str] = Counter()
+        s.unwoken |= {task.tid for task in written if not task.finished}
+        landed: dict[str, list[int]] = {}
         for landing in {id(task.landing): task.landing for task in written}.values():
             for key, rows in (landing or {}).items():
                 table = s.keys[key]
                 mine = rows.slots[table.writer[rows.slots] == rows.tids]
-                table.status[mine] = COMMITTED
                 table.writer[mine] = 0
-                counts[key] += rows.slots.size
+                table.status[mine[table.status[mine] == IN_TRANSIT]] = COMMITTED
+                landed.setdefault(key, []).extend(rows.slots.tolist())
         s.failure |= bool(s.failed)
-        for tid in s.failed:
-            s.tasks.pop(tid)
+        s.unwoken |= {tid for tid in s.failed if not s.tasks.pop(tid).finished}
         s.completed, s.failed = [], []
+        told: dict[str, list[int]] = {}
         for entry in logged["status"]:
             slots = ints(entry["slots"])
-            counts[entry["key"]] -= slots.size
+            told.setdefault(entry["key"], []).extend(slots.tolist())
             self.same_rows("slots.status", s.keys[entry["key"]].status[slots], entry["status"], slots)
-        self.same("drained", {}, {key: count for key, count in counts.items() if count})
+        for key in (*landed, *told):
+            self.same("drained", sorted(landed.get(key, [])), sorted(told.get(key, [])))
 
     # ---------------------------------------------------------------- reads
 
@@ -127,14 +128,45 @@ class StateRules(Rules):
             if request in s.deferred:
                 sealed.append(s.deferred.pop(request))
         self.same("sealed", sealed, list(post["sealed"]))
+        retired = self._slots_of(ints(args["allocated"]))
+        self._retire(retired)
+        self._compare_slots(retired, post["retired"])
         s.begun = Begun({hit["request"]: self._hit(hit) for hit in args["hits"]}, {})
         expected = [(request, key) for request in s.begun.hits for key in s.keys]
         self._plan_all(post["reads"], expected, s.begun)
 
     def _hit(self, hit: Args) -> IntArray:
         self.guard("a hit is of a request that is not live", hit["request"] not in self.s.live, hit["request"])
-        starts = ints(hit["blocks"])[:, None] * self.s.block_size
-        return (starts + np.arange(self.s.block_size)).ravel()
+        return self._slots_of(ints(hit["blocks"]))
+
+    def _slots_of(self, blocks: IntArray) -> IntArray:
+        return (blocks[:, None] * self.s.block_size + np.arange(self.s.block_size)).ravel()
+
+    def _retire(self, slots: IntArray) -> None:
+        """Blocks changed hands: no row there can be planned on, deferred tasks no longer write them."""
+        s = self.s
+        s.tenant[slots] = 0
+        for key, table in s.keys.items() if slots.size else ():
+            for tid in np.unique(table.writer[slots]).tolist():
+                if tid and s.tasks[tid].deferred:
+                    gone = slots[table.writer[slots] == tid]
+                    s.tasks[tid].lost.setdefault(key, []).append(gone)
+                    table.writer[gone] = 0
+            table.status[slots] = ABSENT
+
+    def _block_mates(self, slots: IntArray, tenants: IntArray) -> IntArray:
+        """Other slots of the blocks taken over that still have an earlier tenant."""
+        size, owner = self.s.block_size, {}
+        for slot, tenant in zip(slots.tolist(), tenants.tolist(), strict=True):
+            if self.s.tenant[slot] != tenant:
+                owner[slot // size] = tenant
+        if not owner:
+            return slots[:0]
+        mates = self._slots_of(np.array(sorted(owner), dtype=np.int64))
+        mates = mates[~self.s.among(mates, slots)]
+        mine = np.array([owner[slot // size] for slot in mates.tolist()], dtype=np.int64)
+        found: IntArray = mates[(self.s.tenant[mates] != 0) & (self.s.tenant[mates] != mine)]
+        return found
 
     def seal_oldest(self, args: Args, post: Args) -> None:
         s = self.s
@@ -185,7 +217,7 @@ class StateRules(Rules):
             table = self.s.keys[read.key]
             need = self.s.among(read.slots, slots) & (read.sources == FROM_POOL) & ~read.preserved
             if need.any():
-                need &= (table.version[read.slots] == read.versions) & (table.status[read.slots] == COMMITTED)
+                need &= table.version[read.slots] == read.versions
                 rows = np.flatnonzero(need)
                 if rows.size:
                     spec[rid] = rows.tolist()
@@ -202,10 +234,16 @@ class StateRules(Rules):
         takers = self._takers(args, post, slots, rows) if args["deferred"] else []
         writers = {key: np.repeat(immediate, counts) for key in args["immediate"]}
         writers |= {key: np.repeat(takers, counts) for key in args["deferred"]}
+        mates = self._block_mates(slots, tenants)
+        self.same("slots.tenant", mates.tolist(), ints(post["retired"]).tolist(), mates)
+        self._retire(mates)
         lost = self._take_slots(slots, tenants, writers)
         self.same("lost", lost, {(e["tid"], e["key"]): sorted(ints(e["slots"]).tolist()) for e in post["lost"]})
         self._compare_slots(slots, post["slots"])
+        frozen = s.frozen_tags.get(args["page"], {})
         for key, tags in args["tags"].items():
+            if key in frozen:
+                self.same_rows("tags", ints(frozen[key]), tags, slots)
             s.keys[key].note_tags(slots, ints(tags))
         self._note_rows(args, slots, rows, immediate, takers)
         s.last_step = list(immediate)
@@ -338,3 +376,4 @@ class StateRules(Rules):
         self.same("steps", sorted(s.steps), sorted(post["steps"]))
         self._drop(list(s.reads), post["dropped"])
         s.steps = {}
+        s.ended = True

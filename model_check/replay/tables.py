@@ -124,11 +124,14 @@ class State:
         self.staged_bytes = 0
         self.tickets: list[Ticket] = []
         self.holders: list[set[tuple[str, int]]] = [set() for _ in range(int(config["pages"]))]
+        self.waiting: set[tuple[str, int]] = set()
+        #: the waits for tasks that have begun
+        self.joining: list[list[int]] = []
+        #: tasks that were drained before their waiters were woken
+        self.unwoken: set[int] = set()
         self.landed: dict[int, bool] = {}
         self.frozen_tags: dict[int, Any] = {}
         self.steps: dict[int, tuple[int, list[int]]] = {}
-        #: pages of steps that were taken and have not left them
-        self.leaving: dict[int, int] = {}
         self.begun: Begun | None = None
         self.reads: dict[int, Read] = {}
         self.live: dict[str, int] = {}
@@ -138,6 +141,7 @@ class State:
         self.last_step: list[int] = []
         self.failure = False
         self.closed = False
+        self.ended = False
 
     def among(self, slots: IntArray, others: IntArray) -> np.ndarray:
         """Which of `slots` are among `others`."""

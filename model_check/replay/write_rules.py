@@ -170,20 +170,29 @@ class WriteRules(Rules):
         self._records(post)
 
     def wake(self, args: Args, post: Args) -> None:
+        logged = {int(tid): state for tid, state in post["tasks"].items()}
+        self.same("tasks", sorted(args["tids"]), sorted(logged))
         for tid in args["tids"]:
             task = self.s.tasks.get(tid)
-            # a drained task is gone, and was recorded
-            if task is not None:
-                self.guard("its record is published", task.recorded, f"task {tid}", "RecordBeforeWake")
-                task.finished = True
-                logged = {int(key): state for key, state in post["tasks"].items()}
-                self.same("tasks", task.state, logged.get(tid))
+            if task is None:  # drained before its waiters were woken, so it was recorded
+                self.guard("the task is woken once", tid in self.s.unwoken, f"task {tid}", "RecordBeforeWake")
+                self.s.unwoken.discard(tid)
+                continue
+            self.guard("its record is published", task.recorded, f"task {tid}", "RecordBeforeWake")
+            self.guard("the task is woken once", not task.finished, f"task {tid}", "RecordBeforeWake")
+            task.finished = True
+            self.same("tasks", task.state, logged[tid])
 
     def join_begin(self, args: Args, post: Args) -> None:
         self._states(args["tids"], post)
+        self.s.joining.append(list(args["tids"]))
 
     def join_end(self, args: Args, post: Args) -> None:
-        for tid in args["tids"]:
+        tids = list(args["tids"])
+        self.guard("the wait was begun", tids in self.s.joining, f"{tids}", "NoWaitUnderLock")
+        self.s.joining.remove(tids)
+        self.same("tasks", sorted(tids), sorted(int(tid) for tid in post["tasks"]))
+        for tid in tids:
             task = self.s.tasks.get(tid)
             if task is not None:
                 self.guard("the tasks are finished", task.finished, f"task {tid} is {task.state}", "RecordBeforeWake")
@@ -207,10 +216,16 @@ class WriteRules(Rules):
         self.same("holders", sorted(self.s.holders[page]), pairs(post["holders"]))
 
     def claim_page_begin(self, args: Args, post: Args) -> None:
-        self.guard("a step claims a page", pairs([args["holder"]])[0][0] == "step", "", "PageExclusive")
+        holder = pairs([args["holder"]])[0]
+        self.guard(
+            "a step claims a page once", holder[0] == "step" and holder not in self.s.waiting, "", "PageExclusive"
+        )
+        self.s.waiting.add(holder)
 
     def claim_page_end(self, args: Args, post: Args) -> None:
         page, holder = args["page"], pairs([args["holder"]])[0]
+        self.guard("the wait was begun", holder in self.s.waiting, f"{holder}", "NoWaitUnderLock")
+        self.s.waiting.discard(holder)
         free = not self.s.holders[page]
         self.guard("the page is free", free, f"{sorted(self.s.holders[page])}", "PageExclusive")
         self.s.holders[page].add(holder)
@@ -222,6 +237,8 @@ class WriteRules(Rules):
             self.guard("it holds the page", holder in self.s.holders[page], f"{holder} on {page}", "ReleasedOnce")
             self._may_leave(holder)
             self.s.holders[page].discard(holder)
+        if not self.s.holders[page]:
+            self.s.landed.pop(page, None)
         self._holders(page, post)
 
     def _may_leave(self, holder: tuple[str, int]) -> None:
@@ -237,6 +254,7 @@ class WriteRules(Rules):
         page, step = args["page"], args["step"]
         alone = self.s.holders[page] == {("step", step)}
         self.guard("the step alone holds the page", alone, f"{sorted(self.s.holders[page])}", "PageExclusive")
+        self.guard("a page is frozen once", page not in self.s.landed, f"page {page}", "SourceFrozen")
         self.s.landed[page] = False
         self.s.frozen_tags[page] = post["tags"]
 
@@ -250,3 +268,13 @@ class WriteRules(Rules):
 
     def overwrite_live(self, args: Args, post: Args) -> None:
         """The live buffers are the environment's: nothing of the cache may change with them."""
+
+    def end(self) -> None:
+        """What must hold after the last event of a cache that was shut down."""
+        if self.s.ended:
+            held = [sorted(holders) for holders in self.s.holders if holders]
+            self.guard("no page is held at the end", not held, f"{held}", "ReleasedOnce")
+            self.guard(
+                "no byte is charged at the end", self.s.staged_bytes == 0, f"{self.s.staged_bytes}", "BudgetExact"
+            )
+            self.guard("everybody was woken", not self.s.unwoken, f"{sorted(self.s.unwoken)}", "RecordBeforeWake")

@@ -90,6 +90,23 @@ def test_S02_a_read_delayed_past_the_reuse_of_its_block_gets_the_rows_it_was_pla
     assert_rows(s, s.cache.materialize(other, ["b"]), "b", ("b", 0, 4))
 
 
+def test_S02_a_read_of_rows_that_are_still_being_written_keeps_them_when_their_block_is_given_away(script, eager):
+    s = script(DEFERRED, eager=eager)
+    with held_at(s.cache._hits, "fetch") as fetch, held_at(s.cache._pool, "write") as write:
+        if eager:
+            write.open()
+        step = s.step({"a": prefill([0], 4), "c": hit([0, 1], 4, 2)}, "k", "d")
+        write.wait_until_reached()
+        s.begin({"b": prefill([0, 1], 6)}, finished=["a", "c"])
+        write.open()
+        other = s.save("k", "d")
+        s.cache._controller.join(s.cache._join_next_step_tids)
+        fetch.open()
+        outputs = s.cache.materialize(step, ["a", "c"])
+    assert_rows(s, outputs, "c", ("a", 0, 4), ("c", 4, 6))
+    assert_rows(s, s.cache.materialize(other, ["b"]), "b", ("b", 0, 6))
+
+
 def test_S03_a_hit_on_blocks_whose_forward_never_ran_raises(script, eager):
     s = script(eager=eager)
     s.begin({"a": prefill([0, 1], 8)})
@@ -153,16 +170,13 @@ def test_S06_a_hit_waits_for_the_write_that_a_later_begin_does_not_end(script, e
     s.run({"z": prefill([0], 4)}, "k", "d")
     s.idle(finished=["z"])
     s.settle()
-    with (
-        held_at(s.cache._pool, "write") as write,
-        held_at(s.cache._controller, "join_begin", after=True) as read,
-    ):
+    with held_at(s.cache._pool, "write") as write:
         first = s.step({"a": prefill([0], 4)}, "k", "d")
         write.wait_until_reached()
-        s.begin({"b": hit([0, 1], 4, 1)}, finished=["a"] if end == "aborted" else [])
-        read.wait_until_reached()  # the prefetch thread waits for a's task
-        assert torch.equal(s.pool("k", range(4)), s.rows_of("z", 0, 4, "k"))
-        read.open()
+        with held_at(s.cache._controller, "join_begin", after=True) as read:
+            s.begin({"b": hit([0, 1], 4, 1)}, finished=["a"] if end == "aborted" else [])
+            read.wait_until_reached()  # the prefetch thread waits for a's task, whose rows are not in the pool:
+            assert torch.equal(s.pool("k", range(4)), s.rows_of("z", 0, 4, "k"))
         write.open()
         outputs = s.cache.materialize(s.save("k", "d"), ["b"])
     assert_rows(s, outputs, "b", ("a", 0, 4), ("b", 4, 5))

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from palimpsest.runners.reference import ReferenceRunner, Report, Request, RunnerSettings, mooncake, workload
 from palimpsest.runners.reference.display import ServingProgress, report_table
-from palimpsest.runners.reference.events import CountingSink
+from palimpsest.runners.reference.events import event_tag
+from palimpsest.trace import MemorySink
 
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _BUILTIN_REQUESTS = 400
@@ -71,8 +72,12 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"palimpsest demo: {error}", file=sys.stderr)
         return 2
-    report = _serve(args, requests, settings)
-    return 0 if report.right else 1
+    sink = MemorySink(event_tag)
+    report = _serve(requests, settings, sink)
+    accepted = _replay(sink)
+    if args.trace_out is not None:
+        args.trace_out.write_text("\n".join(sink.lines()) + "\n", encoding="utf-8")
+    return 0 if report.right and accepted else 1
 
 
 def load_requests(args: argparse.Namespace) -> list[Request]:
@@ -104,15 +109,28 @@ def make_settings(args: argparse.Namespace, requests: list[Request]) -> RunnerSe
     )
 
 
-def _serve(args: argparse.Namespace, requests: list[Request], settings: RunnerSettings) -> Report:
+def _serve(requests: list[Request], settings: RunnerSettings, sink: MemorySink) -> Report:
     console = Console()
-    sink = CountingSink(args.trace_out)
     try:
         with ServingProgress(console, len(requests)) as progress:
             report = ReferenceRunner(requests, settings, trace=sink, on_step=progress.show).run()
     finally:
         sink.close()
-    console.print(report_table(report, sink.count))
+    console.print(report_table(report, len(sink.events)))
     for fault in report.verdict.faults:
         console.print(f"  {fault}", style="red", markup=False, highlight=False)
     return report
+
+
+def _replay(sink: MemorySink) -> bool:
+    """Hold the run's own trace against the specification, and say so."""
+    from palimpsest.commands.replay import show_rejection
+    from palimpsest_model_check.replay import machine
+
+    verdict: Any = machine.replay("this run's trace", sink.config, sink.events)
+    console = Console()
+    if verdict.ok:
+        console.print(f"{verdict}: each one is an action of the specification", markup=False, highlight=False)
+    else:
+        show_rejection(console, verdict)
+    return bool(verdict.ok)

@@ -74,13 +74,18 @@ class EngineSide(CacheState):
         with self._state_lock:
             dropped = self._drop_begun()
             self._commit_drained_writes()
-            sealed = self._request_tasks.end(schedule.ended)
-            begun = self._begun = self._begin(schedule) if schedule.error is None else None
-            if self._trace is not None:
-                args = {"ended": schedule.ended, "hits": events.hits(schedule.hits)}
-                reads = events.planned(all_reads(begun.reads)) if begun is not None else []
-                post = {"dropped": dropped, "sealed": sealed, "reads": reads}
-                self._trace.emit("begin_step", args, post)
+            with self._controller.lock:
+                sealed = self._request_tasks.end(schedule.ended)
+                retired = self._slot_status.slots_of(np.array(schedule.allocated, dtype=np.int64))
+                if retired.size:
+                    self._retire(retired)
+                begun = self._begun = self._begin(schedule) if schedule.error is None else None
+                if self._trace is not None:
+                    hits = events.hits(schedule.hits)
+                    args = {"ended": schedule.ended, "hits": hits, "allocated": schedule.allocated}
+                    reads = events.planned(all_reads(begun.reads)) if begun is not None else []
+                    post = {"dropped": dropped, "sealed": sealed, "reads": reads}
+                    self._trace.emit("begin_step", args, {**post, "retired": self._slot_status.snapshot(retired)})
             return sealed
 
     def _begin(self, schedule: steps.Schedule) -> BegunStep:
@@ -275,7 +280,8 @@ class EngineSide(CacheState):
             deferred.ready = self._copies.mark(next(iter(deferred.tensors.values())))
         if self._trace is not None:
             args = {"step": step_id, "page": page, "keys": list(views)}
-            self._trace.emit("freeze", args, {"tags": events.tags(self._trace, outputs.immediate)})
+            frozen = {**outputs.immediate, **(deferred.tensors if deferred is not None else {})}
+            self._trace.emit("freeze", args, {"tags": events.tags(self._trace, frozen)})
             if event is None:
                 self.copy_lands(args, views)
             else:
@@ -362,6 +368,9 @@ class EngineSide(CacheState):
             assert outputs.deferred.budget is not None
             outputs.deferred.budget.holders.update(batch.tids)
             published.takers = batch.tids
+        published.retired = self._slot_status.block_mates(rows.slots.numpy(), tenants)
+        if published.retired.size:
+            self._retire(published.retired)
         published.lost = self._slot_status.claim(rows.slots.numpy(), tenants, writers)
         for taken in published.lost:
             controller.take_over(*taken)

@@ -72,6 +72,7 @@ class Published:
     """What a publish did besides claiming slots."""
 
     preserved: list[tuple[int, np.ndarray]]
+    retired: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     dropped: list[int] = field(default_factory=list)
     tasks: list[WriteTask] = field(default_factory=list)
     takers: list[int] = field(default_factory=list)
@@ -106,6 +107,7 @@ def published(
     post = {
         "preserved": [{"read": rid, "rows": rows} for rid, rows in done.preserved],
         "dropped": done.dropped,
+        "retired": done.retired,
         "tids": [task.tid for task in done.tasks],
         "takers": list(done.takers),
         "opened": [task.tid for task in done.opened],

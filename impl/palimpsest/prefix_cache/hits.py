@@ -19,7 +19,7 @@ from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, WriteSchedule
 from palimpsest.prefix_cache.reads import PendingRead, PendingReads
-from palimpsest.prefix_cache.slots import ABSENT, COMMITTED, IN_TRANSIT, SlotTable
+from palimpsest.prefix_cache.slots import ABSENT, COMMITTED, IN_TRANSIT, NO_TASK, SlotTable
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.sync import LockLike
 from palimpsest.trace import Sink
@@ -66,7 +66,8 @@ class HitReader:
 
     def _plan_sources(self, read: PendingRead, status: np.ndarray, writers: IntArray) -> None:
         from_pool = status == COMMITTED
-        for tid in np.unique(writers[status == IN_TRANSIT]).tolist():
+        writers = np.where(status == IN_TRANSIT, writers, NO_TASK)
+        for tid in np.unique(writers[writers != NO_TASK]).tolist():
             task = self._controller.get_task(tid)
             if task is None:
                 read.error = PrefixCacheError(
@@ -100,7 +101,6 @@ class HitReader:
     def _rows_to_preserve(self, read: PendingRead, slots: IntArray) -> IntArray:
         table = self._slots.get_slot_status(read.key)
         need = np.isin(read.slots, slots) & (table.version[read.slots] == read.versions)
-        need &= table.status[read.slots] == COMMITTED
         if read.from_pool is not None:
             need &= read.from_pool
         return np.flatnonzero(read.unpreserved(need))

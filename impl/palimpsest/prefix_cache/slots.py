@@ -31,7 +31,7 @@ class KeySlots:
         #: how often the (slot, key) was claimed or lost; guarded by the state lock
         self.slot_version = torch.zeros(num_slots, dtype=torch.int64)
         self.version: IntArray = self.slot_version.numpy()
-        #: the task whose write is in transit, or NO_TASK; guarded by the state lock
+        #: the task whose row may still land there, or NO_TASK; guarded by the state lock
         self.writer: IntArray = np.zeros(num_slots, dtype=np.int64)
 
 
@@ -46,13 +46,14 @@ class Takeover(NamedTuple):
 class SlotTable:
     """Tenants, versions and status of every (slot, key)."""
 
-    def __init__(self, num_slots: int) -> None:
-        self.num_slots = num_slots
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_slots, self._block_size = num_blocks * block_size, block_size
         #: the generation that last claimed the slot; guarded by the state lock
-        self.tenant: IntArray = np.zeros(num_slots, dtype=np.int64)
+        self.tenant: IntArray = np.zeros(self.num_slots, dtype=np.int64)
         #: guarded by the state lock
         self._keys: dict[str, KeySlots] = {}
-        self._mark = np.zeros(num_slots, dtype=bool)
+        self._mark = np.zeros(self.num_slots, dtype=bool)
+        self._block_tenant: IntArray = np.zeros(num_blocks, dtype=np.int64)
 
     @property
     def keys(self) -> list[str]:
@@ -95,12 +96,48 @@ class SlotTable:
                 table.writer[changed] = NO_TASK
         return lost
 
+    def block_mates(self, slots: IntArray, tenants: IntArray) -> IntArray:
+        """The other slots of the blocks that `slots` take over, which still have an earlier tenant: a block
+        changes hands as a whole."""
+        new = self.tenant[slots] != tenants
+        if not new.any():
+            return slots[:0]
+        blocks = slots[new] // self._block_size
+        self._block_tenant[blocks] = tenants[new]
+        mates = self.slots_of(np.unique(blocks))
+        self._mark[slots] = True
+        others = mates[~self._mark[mates]]
+        self._mark[slots] = False
+        owner = self.tenant[others]
+        found: IntArray = others[(owner != NO_TENANT) & (owner != self._block_tenant[others // self._block_size])]
+        return found
+
+    def slots_of(self, blocks: IntArray) -> IntArray:
+        """The slots of whole blocks, in order."""
+        slots: IntArray = (blocks[:, None] * self._block_size + np.arange(self._block_size)).ravel()
+        return slots
+
+    def retire(self, slots: IntArray) -> list[Takeover]:
+        """Let nothing be planned on the rows of any key at `slots`: their block has a new owner, who has not
+        written them yet. Versions stay, since reads planned before may still copy the rows out. Gives the
+        rows whose tasks are in transit."""
+        self.tenant[slots] = NO_TENANT
+        lost: list[Takeover] = []
+        for key, table in self._keys.items():
+            _collect_lost(lost, key, slots, table.writer[slots], NO_TASK)
+            table.status[slots] = ABSENT
+        return lost
+
+    def forget_writer(self, key: str, slots: IntArray) -> None:
+        """Note that no task will land a row of `key` at `slots` any more."""
+        self._keys[key].writer[slots] = NO_TASK
+
     def commit(self, key: str, slots: IntArray, tids: IntArray) -> None:
         """Make the rows that `tids` wrote readable where those tasks still own the slot."""
         table = self._keys[key]
-        owned = slots[table.writer[slots] == tids]
-        table.status[owned] = COMMITTED
-        table.writer[owned] = NO_TASK
+        landed = slots[table.writer[slots] == tids]
+        table.writer[landed] = NO_TASK
+        table.status[landed[table.status[landed] == IN_TRANSIT]] = COMMITTED
 
     def reset(self) -> None:
         """Forget every row of every key; versions grow, so that reads planned before can tell."""
@@ -131,11 +168,18 @@ class SlotTable:
         }
 
     def check(self) -> list[str]:
-        """What contradicts itself: a task is named exactly where a write is in transit."""
+        """What contradicts itself: rows in transit without a task, or committed ones with a task."""
         return [
-            f"key {key}: {wrong} slots are in transit without a task, or have a task without being in transit"
+            f"key {key}: {wrong} slots are in transit without a task, or committed with one"
             for key, t in self._keys.items()
-            if (wrong := int(((t.writer != NO_TASK) != (t.status == IN_TRANSIT)).sum()))
+            if (
+                wrong := int(
+                    (
+                        ((t.status == IN_TRANSIT) & (t.writer == NO_TASK))
+                        | ((t.status == COMMITTED) & (t.writer != NO_TASK))
+                    ).sum()
+                )
+            )
         ]
 
 

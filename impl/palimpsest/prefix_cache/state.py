@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Collection, Iterable
 
+import numpy as np
 import torch
 
 from palimpsest.actions import action
@@ -16,7 +17,7 @@ from palimpsest.prefix_cache.buffers import OutputBuffers
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.copies import Copies, has_accelerator
 from palimpsest.prefix_cache.hits import HitReader
-from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig
+from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig, WriteSchedule
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.requests import RequestTasks
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
@@ -54,7 +55,7 @@ class CacheState:
         self._buffers = OutputBuffers()
         self._prefetch_pool = sync.executor(PREFETCH_NAME)
         #: guarded by the state lock, as all of the following
-        self._slot_status = SlotTable(config.num_slots)
+        self._slot_status = SlotTable(config.num_blocks, config.block_size)
         self._hits = HitReader(self._slot_status, self._pool, self._controller, self._state_lock, trace, self.stats)
         self._request_tasks = RequestTasks(self._controller, sync)
         self._policy = ModelCachePolicy()
@@ -120,6 +121,18 @@ class CacheState:
                 self._failure = failed[0]
             if self._trace is not None:
                 self._trace.emit("drain", {}, events.drained(completed, failed, self._slot_status))
+
+    def _retire(self, slots: np.ndarray) -> None:
+        """Let go of the rows of blocks that changed hands; the task lock is held, too.
+
+        A deferred task no longer writes them. An immediate one still does: it is done before anyone may claim
+        the slots, and a read planned before may need its rows.
+        """
+        for tid, key, lost in self._slot_status.retire(slots):
+            task = self._controller.get_task(tid)
+            if task is not None and task.schedule is WriteSchedule.JOIN_ON_FINISH:
+                self._controller.take_over(tid, key, lost)
+                self._slot_status.forget_writer(key, lost)
 
     def _drop_begun(self) -> list[int]:
         """Let go of a begun step that was never published: an idle step, or one that is tried again."""

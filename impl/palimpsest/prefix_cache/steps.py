@@ -120,6 +120,8 @@ class Schedule(NamedTuple):
     num_scheduled: dict[str, int]
     ended: list[str]
     hits: Hits
+    #: blocks that new requests were given to write, beyond their hits
+    allocated: list[int]
     error: BadStepError | None
 
 
@@ -131,45 +133,56 @@ def read_schedule(scheduler_output: Any, config: PrefixCacheConfig, live: Mappin
     ended = list(dict.fromkeys([*finished, *preempted]))
     num_scheduled = dict(scheduler_output.num_scheduled_tokens)
     try:
-        hits = _new_hits(scheduler_output.scheduled_new_reqs, config, live, ended)
+        hits, allocated = _new_requests(scheduler_output.scheduled_new_reqs, config, live, ended)
         _check_counts(num_scheduled)
     except BadStepError as error:
-        return Schedule({}, ended, {}, error)
-    return Schedule(num_scheduled, ended, hits, None)
+        return Schedule({}, ended, {}, [], error)
+    return Schedule(num_scheduled, ended, hits, allocated, None)
 
 
-def _new_hits(
+def _new_requests(
     new_requests: Iterable[Any], config: PrefixCacheConfig, live: Mapping[str, Any], ended: list[str]
-) -> Hits:
+) -> tuple[Hits, list[int]]:
+    """The hits of the requests that start a new life, and the blocks they were given beyond those."""
     hits: Hits = {}
+    allocated: dict[int, None] = {}
     seen: set[str] = set()
     for request in new_requests:
         req_id = request.req_id
         if req_id in seen:
             raise BadStepError(f"request {req_id!r} is scheduled as new twice in one step")
         seen.add(req_id)
-        if request.num_computed_tokens and (req_id not in live or req_id in ended):
-            hits[req_id] = _hit(req_id, int(request.num_computed_tokens), request.block_ids, config)
-    return hits
+        if req_id in live and req_id not in ended:
+            continue  # it goes on: its blocks are its own
+        blocks = [int(block) for block in (request.block_ids[0] if request.block_ids else ())]
+        tokens = int(request.num_computed_tokens)
+        if tokens:
+            hits[req_id] = _hit(req_id, tokens, blocks, config)
+        allocated.update(dict.fromkeys(_in_range(req_id, blocks[tokens // config.block_size :], config)))
+    return hits, list(allocated)
 
 
-def _hit(req_id: str, tokens: int, block_ids: Any, config: PrefixCacheConfig) -> tuple[int, list[int]]:
+def _hit(req_id: str, tokens: int, given: list[int], config: PrefixCacheConfig) -> tuple[int, list[int]]:
     size = config.block_size
     if tokens < 0 or tokens % size:
         raise BadStepError(
             f"prefix hit not block aligned: request {req_id!r} hits {tokens} tokens, and a block has {size}"
         )
-    blocks = [int(block) for block in (block_ids[0] if block_ids else ())][: tokens // size]
+    blocks = _in_range(req_id, given[: tokens // size], config)
     if len(blocks) < tokens // size:
         raise BadStepError(
             f"request {req_id!r} hits {tokens} tokens, which take {tokens // size} blocks, and has {len(blocks)}"
         )
-    if min(blocks) < 0 or max(blocks) >= config.num_blocks:
-        bad = next(block for block in blocks if not 0 <= block < config.num_blocks)
-        raise BadStepError(f"request {req_id!r} hits block {bad}, and blocks are 0 to {config.num_blocks - 1}")
     if len(set(blocks)) < len(blocks):
         raise BadStepError(f"request {req_id!r} hits the same block twice: {blocks}")
     return tokens, blocks
+
+
+def _in_range(req_id: str, blocks: list[int], config: PrefixCacheConfig) -> list[int]:
+    if blocks and not 0 <= min(blocks) <= max(blocks) < config.num_blocks:
+        bad = next(block for block in blocks if not 0 <= block < config.num_blocks)
+        raise BadStepError(f"request {req_id!r} has block {bad}, and blocks are 0 to {config.num_blocks - 1}")
+    return blocks
 
 
 def _check_counts(num_scheduled: Mapping[str, int]) -> None:
