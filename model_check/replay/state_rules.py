@@ -232,6 +232,7 @@ class StateRules(Rules):
         tenants = np.repeat([self._generation(request) for request in args["requests"]], counts)
         immediate = self._immediate(args, post)
         takers = self._takers(args, post, slots, rows) if args["deferred"] else []
+        self.guard("only deferred rows are charged", bool(args["deferred"]) or not args["nbytes"], "", "BudgetExact")
         writers = {key: np.repeat(immediate, counts) for key in args["immediate"]}
         writers |= {key: np.repeat(takers, counts) for key in args["deferred"]}
         mates = self._block_mates(slots, tenants)
@@ -240,10 +241,7 @@ class StateRules(Rules):
         lost = self._take_slots(slots, tenants, writers)
         self.same("lost", lost, {(e["tid"], e["key"]): sorted(ints(e["slots"]).tolist()) for e in post["lost"]})
         self._compare_slots(slots, post["slots"])
-        frozen = s.frozen_tags.get(args["page"], {})
-        for key, tags in args["tags"].items():
-            if key in frozen:
-                self.same_rows("tags", ints(frozen[key]), tags, slots)
+        for key, tags in s.frozen_tags.get(args["page"], {}).items():
             s.keys[key].note_tags(slots, ints(tags))
         self._note_rows(args, slots, rows, immediate, takers)
         s.last_step = list(immediate)
@@ -315,6 +313,7 @@ class StateRules(Rules):
 
     def _compare_slots(self, slots: IntArray, logged: Args) -> None:
         self.same_rows("slots.tenant", self.s.tenant[slots], logged["tenant"], slots)
+        self.same_rows("slots.tenant", slots, logged["slots"], slots)
         self.same("slots.status", sorted(self.s.keys), sorted(logged["keys"]))
         for key, table in self.s.keys.items():
             for name in ("version", "status", "writer"):

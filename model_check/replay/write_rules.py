@@ -100,7 +100,16 @@ class WriteRules(Rules):
             order = np.argsort(slots, kind="stable")
             self.same_rows("rows", spec.slots, slots[order], spec.slots)
             self.same_rows("rows", spec.tids, tids[order], spec.slots)
+            self._same_tags(key, spec, order, post)
             self.s.keys[key].pool[spec.slots] = TORN
+
+    def _same_tags(self, key: str, spec: KeyLanding, order: np.ndarray, post: Args) -> None:
+        """The rows that are written carry the identities that were frozen."""
+        table = self.s.keys[key]
+        logged: Args = next((rows["tags"] for rows in post["rows"] if rows["key"] == key), {})
+        if table.tags is not None and key in logged:
+            now = table.version[spec.slots] == spec.versions
+            self.same_rows("tags", table.tags[spec.slots[now]], ints(logged[key])[order][now], spec.slots[now])
 
     def _landing(self, tasks: list[Task]) -> Landing:
         """Per key the rows to write, by slot: the last version of each slot, none that was taken over."""

@@ -68,7 +68,7 @@ def test_a_real_trace_is_accepted_whole_and_counted(trace):
 def test_the_run_takes_nearly_every_action_of_the_registry(trace):
     _, events = trace
     missing = set(ACTIONS) - {event.action for event in events}
-    assert missing <= {"fail", "record_failure", "overwrite_live", "unreserve", "join_begin", "join_end"}
+    assert missing <= {"fail", "record_failure", "overwrite_live", "unreserve", "join_begin", "join_end", "drop_read"}
 
 
 def test_failures_and_what_a_refused_save_gives_back_are_actions_of_the_specification():

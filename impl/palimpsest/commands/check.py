@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from palimpsest_model_check.check import Outcome
     from palimpsest_model_check.manifest import Manifest
-    from rich.console import Console
 
 _DESCRIPTION = """\
 Checks each model of the specification with TLC. Its verdict and its number of states must be those that the
@@ -48,9 +49,10 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Check the models, show the table; 0 when all is as expected, 1 when not, 2 when nothing can be checked."""
+    from rich.console import Console
+
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.manifest import load_manifest
-    from rich.console import Console
 
     console = Console()
     try:

@@ -188,7 +188,7 @@ class PrefixCacheController(TaskBoard):
             for task in tasks:
                 task.landed = write
             if self._trace is not None:
-                post = {"rows": events.pool_rows(write)}
+                post = {"rows": events.pool_rows(self._trace, write)}
                 self._trace.emit("begin_pool_write", {"tids": list(write.tids)}, post)
 
     def _write_pool(self, tasks: list[WriteTask]) -> None:

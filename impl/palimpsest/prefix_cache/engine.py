@@ -322,7 +322,7 @@ class EngineSide(CacheState):
                 self.stats.count_step(ctx, len(overtaken))
                 if self._trace is not None:
                     holders = self._controller.staging.holders_of(ctx.d2h.staging_slot)
-                    event = events.published(self._trace, ctx, outputs, published, self._slot_status, holders)
+                    event = events.published(ctx, outputs, published, self._slot_status, holders)
                     self._trace.emit("publish", *event)
             return published.tasks, published.closed
 

@@ -83,7 +83,6 @@ class Published:
 
 
 def published(
-    trace: Sink,
     ctx: StepContext,
     outputs: SplitOutputs,
     done: Published,
@@ -102,7 +101,6 @@ def published(
         "immediate": list(outputs.immediate),
         "deferred": list(late),
         "nbytes": deferred.budget.nbytes if deferred is not None and deferred.budget is not None else 0,
-        "tags": tags(trace, {**ctx.d2h.views, **late}),
     }
     post = {
         "preserved": [{"read": rid, "rows": rows} for rid, rows in done.preserved],
@@ -120,9 +118,12 @@ def published(
     return args, post
 
 
-def pool_rows(write: PoolWrite) -> list[dict[str, Any]]:
-    """The rows that a pool write writes."""
-    return [{"key": w.key, "slots": w.slots.numpy().copy(), "tids": w.tids.copy()} for w in write.writes]
+def pool_rows(trace: Sink, write: PoolWrite) -> list[dict[str, Any]]:
+    """The rows that a pool write writes, with their identities where they are tagged."""
+    return [
+        {"key": w.key, "slots": w.slots.numpy().copy(), "tids": w.tids.copy(), "tags": tags(trace, {w.key: w.rows})}
+        for w in write.writes
+    ]
 
 
 def tags(trace: Sink, rows: Mapping[str, Any]) -> dict[str, Any]:
