@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from palimpsest_model_check.output import parse_state
 from palimpsest_model_check.values import Function, ModelValue, Text, format_value, parse_value, to_json
@@ -54,3 +56,21 @@ def test_a_state_is_read_by_variable_over_several_lines() -> None:
     text = '/\\ owner = [ a |-> "/\\\\ n = 1",\n  b |-> r1 ]\n/\\ n = 3\n'
     assert parse_state(text) == {"owner": Function.of({"a": "/\\ n = 1", "b": ModelValue("r1")}), "n": 3}
     assert parse_state("n = 3") == {"n": 3}
+
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True).filter(lambda name: name not in ("TRUE", "FALSE"))
+SIMPLE = st.integers() | st.booleans() | st.text(max_size=8) | NAMES.map(ModelValue)
+
+
+def structures(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    functions = st.dictionaries(inner, inner, min_size=1, max_size=3) | st.dictionaries(NAMES, inner, min_size=1)
+    return st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3) | functions.map(Function.of)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(SIMPLE, structures, max_leaves=12))
+def test_any_value_is_the_same_after_writing_and_reading(value: Any) -> None:
+    text = format_value(value)
+    assert parse_value(text) == value
+    assert format_value(parse_value(text)) == text
+    json.dumps(to_json(value))

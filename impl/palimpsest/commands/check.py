@@ -101,5 +101,5 @@ def _counterexamples(
         files[model.name] = str(example.save(args.out))
         if args.models or outcome.surprise:
             print_counterexample(example, console)
-            console.print(f"saved as {files[model.name]}", markup=False, highlight=False)
+            console.print(f"saved as {files[model.name]}", markup=False, highlight=False, soft_wrap=True)
     return files

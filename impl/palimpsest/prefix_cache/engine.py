@@ -20,6 +20,7 @@ from palimpsest.prefix_cache.events import Published
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, PrefixCacheConfig
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
+from palimpsest.prefix_cache.slots import NO_SLOTS
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.state import CacheState, all_reads, logger
@@ -76,8 +77,9 @@ class EngineSide(CacheState):
             self._commit_drained_writes()
             with self._controller.lock:
                 sealed = self._request_tasks.end(schedule.ended)
-                retired = self._slot_status.slots_of(np.array(schedule.allocated, dtype=np.int64))
-                if retired.size:
+                retired = NO_SLOTS
+                if schedule.allocated:
+                    retired = self._slot_status.retire_blocks(np.array(schedule.allocated, dtype=np.int64))
                     self._retire(retired)
                 begun = self._begun = self._begin(schedule) if schedule.error is None else None
                 if self._trace is not None:

@@ -15,6 +15,7 @@ import torch
 ABSENT, IN_TRANSIT, COMMITTED = 0, 1, 2
 NO_TENANT = 0
 NO_TASK = 0
+NO_SLOTS: np.ndarray = np.empty(0, dtype=np.int64)
 
 IntArray = np.ndarray  # of int64, over rows or slots
 
@@ -53,6 +54,7 @@ class SlotTable:
         #: guarded by the state lock
         self._keys: dict[str, KeySlots] = {}
         self._mark = np.zeros(self.num_slots, dtype=bool)
+        #: the generation that last claimed a slot of the block; guarded by the state lock
         self._block_tenant: IntArray = np.zeros(num_blocks, dtype=np.int64)
 
     @property
@@ -98,19 +100,25 @@ class SlotTable:
 
     def block_mates(self, slots: IntArray, tenants: IntArray) -> IntArray:
         """The other slots of the blocks that `slots` take over, which still have an earlier tenant: a block
-        changes hands as a whole."""
-        new = self.tenant[slots] != tenants
+        changes hands as a whole. The blocks are the new tenants' from here on."""
+        blocks = slots // self._block_size
+        new = self._block_tenant[blocks] != tenants
         if not new.any():
-            return slots[:0]
-        blocks = slots[new] // self._block_size
-        self._block_tenant[blocks] = tenants[new]
-        mates = self.slots_of(np.unique(blocks))
+            return NO_SLOTS
+        taken = blocks[new]
+        self._block_tenant[taken] = tenants[new]
+        mates = self.slots_of(np.unique(taken))
         self._mark[slots] = True
         others = mates[~self._mark[mates]]
         self._mark[slots] = False
         owner = self.tenant[others]
         found: IntArray = others[(owner != NO_TENANT) & (owner != self._block_tenant[others // self._block_size])]
         return found
+
+    def retire_blocks(self, blocks: IntArray) -> IntArray:
+        """Note that blocks have no tenant; gives their slots, which are to be retired."""
+        self._block_tenant[blocks] = NO_TENANT
+        return self.slots_of(blocks)
 
     def slots_of(self, blocks: IntArray) -> IntArray:
         """The slots of whole blocks, in order."""
@@ -142,6 +150,7 @@ class SlotTable:
     def reset(self) -> None:
         """Forget every row of every key; versions grow, so that reads planned before can tell."""
         self.tenant[:] = NO_TENANT
+        self._block_tenant[:] = NO_TENANT
         for table in self._keys.values():
             table.version += 1
             table.status[:] = ABSENT
