@@ -27,6 +27,7 @@ class StateRules(Rules):
         self.same("drained", (s.completed, s.failed), (list(logged["written"]), list(logged["failed"])))
         written = [s.tasks.pop(tid) for tid in s.completed]
         s.unwoken |= {task.tid for task in written if not task.finished}
+        s.drained |= {task.tid for task in written}
         landed: dict[str, list[int]] = {}
         for landing in {id(task.landing): task.landing for task in written}.values():
             for key, rows in (landing or {}).items():
@@ -94,6 +95,9 @@ class StateRules(Rules):
         self.guard("the read is pending", args["read"] in self.s.reads, f"{args['read']}", "ReleasedOnce")
         read = self.s.reads.pop(args["read"])
         self.guard("the read was begun", read.fetching, f"{args['read']}")
+        for tid in read.joins:
+            written = tid in self.s.drained or (tid in self.s.tasks and self.s.tasks[tid].state == "WRITTEN")
+            self.guard("the tasks that it joins are written", written, f"task {tid}", "ReadIntegrity")
         table = self.s.keys[read.key]
         pool = read.sources == FROM_POOL
         changed = pool & (table.version[read.slots] != read.versions)

@@ -127,6 +127,8 @@ class State:
         self.waiting: set[tuple[str, int]] = set()
         #: the waits for tasks that have begun
         self.joining: list[list[int]] = []
+        #: tasks that were written and drained
+        self.drained: set[int] = set()
         #: tasks that were drained before their waiters were woken
         self.unwoken: set[int] = set()
         self.landed: dict[int, bool] = {}

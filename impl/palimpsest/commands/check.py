@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +52,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the models, show the table; 0 when all is as expected, 1 when not, 2 when nothing can be checked."""
+    """Check the models, show the table; 0 when all is as expected, 1 when not, 2 when nothing can be."""
     from rich.console import Console
 
     from palimpsest_model_check.errors import CheckError
@@ -57,10 +61,27 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     try:
         manifest = load_manifest(args.manifest, args.spec) if args.manifest else load_manifest(spec=args.spec)
-        return _list(args, manifest, console) if args.list else _check(args, manifest, console)
+        with _terminable():
+            return _list(args, manifest, console) if args.list else _check(args, manifest, console)
     except (CheckError, OSError) as error:
         print(f"palimpsest check: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("palimpsest check: interrupted", file=sys.stderr)
+        return 130
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Inside, SIGTERM is an interrupt like that of a keyboard, so that no JVM outlives the command."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _list(args: argparse.Namespace, manifest: Manifest, console: Console) -> int:

@@ -73,8 +73,8 @@ class EngineSide(CacheState):
     def begin_step(self, schedule: steps.Schedule) -> list[int]:
         """Drain, end generations, register hits and plan their reads; gives the tasks to escalate."""
         with self._state_lock:
-            dropped = self._drop_begun()
             self._commit_drained_writes()
+            dropped = self._drop_begun()
             with self._controller.lock:
                 sealed = self._request_tasks.end(schedule.ended)
                 retired = NO_SLOTS
@@ -243,18 +243,25 @@ class EngineSide(CacheState):
             return None
         ticket = BudgetTicket(sum(rows.nbytes for rows in deferred.tensors.values()))
         while not self._controller.reserve(ticket.nbytes):
-            self._flush_oldest(ticket.nbytes)
+            if self._flush_oldest():
+                continue
+            # Nothing is left to flush: what was missing has come free since.
+            if self._controller.reserve(ticket.nbytes):
+                break
+            raise PrefixCacheError(f"{ticket.nbytes} bytes do not fit the budget, and no task holds a clone")
         deferred.budget = ticket
         return ticket
 
-    def _flush_oldest(self, needed: int) -> None:
+    def _flush_oldest(self) -> bool:
+        """Write the oldest deferred rows; False when no task is left to write any."""
         tids = self.seal_oldest() or [task.tid for task in self._controller.unfinished()]
         if not tids:
-            raise PrefixCacheError(f"{needed} bytes do not fit the budget, and no task holds a clone")
+            return False
         self._controller.escalate(tids)
         self._controller.join(tids)
         self.stats.flushes += 1
         self._commit()
+        return True
 
     @action("seal_oldest")
     def seal_oldest(self) -> list[int]:

@@ -42,6 +42,8 @@ class TaskBoard:
         self._completed: list[int] = []
         self._failed: list[int] = []
         self._causes: dict[int, BaseException] = {}
+        #: the first task whose failure record was taken; guarded by the task lock
+        self._lost: WriteTask | None = None
         #: bytes charged for live device clones; guarded by the task lock
         self._staged_bytes = 0
         #: no more work is taken; guarded by the task lock
@@ -92,18 +94,19 @@ class TaskBoard:
         completed, self._completed = self._completed, []
         failed, self._failed = self._failed, []
         pop = self._tasks.pop
-        return (
-            [task for tid in completed if (task := pop(tid, None)) is not None],
-            [task for tid in failed if (task := pop(tid, None)) is not None],
-        )
+        written = [task for tid in completed if (task := pop(tid, None)) is not None]
+        lost = [task for tid in failed if (task := pop(tid, None)) is not None]
+        if lost and self._lost is None:
+            self._lost = lost[0]
+        return written, lost
 
     def has_records(self) -> bool:
         """Whether there are records that were not taken yet."""
         return bool(self._completed or self._failed)
 
     def has_failed(self) -> bool:
-        """Whether there are failure records that were not taken yet."""
-        return bool(self._failed)
+        """Whether a write has failed, its record taken or not."""
+        return bool(self._failed) or self._lost is not None
 
     def cause_of(self, tid: int) -> BaseException | None:
         """Why a task failed, where that is known."""
@@ -133,13 +136,15 @@ class TaskBoard:
         """Wait until the tasks are written. Raises `WriteFailedError` for one that failed, and
         `WaitTimeoutError` naming the task and its state when the bound runs out."""
         waited = self.join_begin(list(tids))
-        if not waited:
-            return
         deadline = Deadline(self._sync, self._timeout_s)
         for task in waited:
             if not task.is_finished() and not task.done.wait(deadline.left()):
                 raise self._late(task, "done")
-        self.join_end(waited)
+        if waited:
+            self.join_end(waited)
+        # A task that failed and was drained is no longer registered, and looks like one that was written.
+        if self._lost is not None:
+            raise WriteFailedError(f"{self._lost} failed before done") from self._causes.get(self._lost.tid)
 
     @action("join_begin")
     def join_begin(self, tids: list[int]) -> list[WriteTask]:
