@@ -85,7 +85,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     title = f"[red]{wrong} of {len(outcomes)} models SURPRISE[/red]" if wrong else f"[green]{_all(outcomes)}[/green]"
     table = Table(title=title)
     for name in ("model", "kind", "verdict", "expected"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "model")
     for name in ("states", "seconds"):
         table.add_column(name, justify="right")
     for outcome in outcomes:
@@ -131,7 +131,7 @@ def model_table(models: Sequence[Model]) -> Table:
     """The models there are, and what each is for."""
     table = Table(title=f"{len(models)} models")
     for name in ("model", "kind", "set", "size", "expected", "purpose"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in ("model", "expected"))
     for model in models:
         cells = (model.name, model.kind, model.set, model.size, _expected(model), model.purpose)
         table.add_row(*map(escape, cells))

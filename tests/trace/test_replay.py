@@ -230,3 +230,16 @@ def test_what_is_not_a_whole_trace_is_an_error_and_never_a_pass(tmp_path: Path, 
 def test_an_empty_list_of_events_is_not_accepted():
     config = {"num_blocks": 1, "block_size": 1, "pages": 1, "budget_bytes": 1}
     assert not replay("empty", config, []).ok
+
+
+def test_a_pool_write_of_no_rows_asks_for_no_identities():
+    def strict(key: str, rows: Any) -> Any:
+        assert len(rows), "asked for the identities of no rows"
+        return tag_of(key, rows)
+
+    s = Script(DEFERRED, trace=MemorySink(strict))
+    s.run({"a": prefill([0], 4)}, "d")
+    s.run({"b": prefill([0], 4)}, "d")
+    s.idle(finished=["a"])  # all of a's deferred rows were taken over
+    s.close()
+    assert s.verdict().ok

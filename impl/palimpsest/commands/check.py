@@ -26,6 +26,9 @@ named. Each counterexample is saved as JSON; it is shown where it is a surprise 
 Exits with 1 on any surprise, and with 2 where nothing can be checked. PALIMPSEST_JAVA and TLA2TOOLS_JAR name
 another Java and another TLC than the installed ones."""
 
+#: of the tables where no terminal has a width
+_LOG_WIDTH = 140
+
 
 def add_parser(subparsers: Any) -> None:
     """Add `check` and its options."""
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.manifest import load_manifest
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
     try:
         manifest = load_manifest(args.manifest, args.spec) if args.manifest else load_manifest(spec=args.spec)
         with _terminable():

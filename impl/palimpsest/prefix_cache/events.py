@@ -130,5 +130,5 @@ def tags(trace: Sink, rows: Mapping[str, Any]) -> dict[str, Any]:
     """The identities read from rows, for the keys whose rows are tagged."""
     if trace.tag is None:
         return {}
-    read = {key: trace.tag(key, values) for key, values in rows.items()}
+    read = {key: trace.tag(key, values) for key, values in rows.items() if len(values)}
     return {key: tag for key, tag in read.items() if tag is not None}
