@@ -376,6 +376,7 @@ class StateRules(Rules):
     def shutdown_end(self, args: Args, post: Args) -> None:
         s = self.s
         self.guard("it was shut down", s.closed)
+        self.guard("all records were drained", not s.completed and not s.failed, "", "RecordBeforeWake")
         self.same("steps", sorted(s.steps), sorted(post["steps"]))
         self._drop(list(s.reads), post["dropped"])
         s.steps = {}

@@ -176,11 +176,11 @@ def numbers_of(value: Any) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if hasattr(value, "__len__") else ()
     for place, item in items:
-        if isinstance(item, bool) or isinstance(item, str):
+        if isinstance(item, (bool, str)):
             continue
         if isinstance(item, int) or getattr(item, "ndim", None) == 0:
             found.append((value, place))
-        elif not isinstance(item, str):
+        else:
             found += numbers_of(item)
     return found
 
