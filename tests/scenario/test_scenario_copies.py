@@ -108,12 +108,15 @@ def test_S20_a_save_waits_for_the_write_of_the_step_before_whose_block_it_takes(
 
 
 @pytest.mark.parametrize("writes", [("d",), ("k",), ()])
-def test_S21_a_slot_that_is_reused_without_any_notice_is_lost_to_the_pending_write(script, eager, writes):
+@pytest.mark.parametrize("first", [0, 4])
+def test_S21_a_slot_that_is_reused_without_any_notice_is_lost_to_the_pending_write(script, eager, writes, first):
     s = script(DEFERRED, eager=eager)
-    s.run({"a": prefill([3, 4], 8)}, "k", "d")
-    s.run({"b": prefill([3], 4)}, *writes)  # nobody said that a had let go of block 3
+    s.run({"a": prefill([3, 4], 8), "b": prefill([6], first)}, "k", "d")
+    blocks = [6, 3][-(first // 4 + 1) :]
+    part = more(blocks, first, 4) if first else prefill(blocks, 4)
+    s.run({"b": part}, *writes)  # nobody said that a had let go of block 3
     outputs = s.run({"c": hit([3, 4, 5], 8, 1)}, "k", "d", finished=["a", "b"])
-    assert_rows(s, outputs, "c", ("b", 0, 4), ("a", 4, 8), ("c", 8, 9), keys=(HIDDEN_KEY, *writes))
+    assert_rows(s, outputs, "c", ("b", first, first + 4), ("a", 4, 8), ("c", 8, 9), keys=(HIDDEN_KEY, *writes))
     for key in {"k", "d"} - set(writes):
         want = torch.cat([torch.zeros(4, 4), s.rows_of("a", 4, 8, key), s.rows_of("c", 8, 9, key)])
         assert torch.equal(outputs.mm_outputs[key]["c"], want)

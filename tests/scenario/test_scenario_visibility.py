@@ -11,7 +11,7 @@ from palimpsest.errors import AbsentRowsError, BadStepError, BudgetExceededError
 from palimpsest.prefix_cache import sizing
 from palimpsest.prefix_cache.group_view import FullAttentionGroupView
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy
-from tests.support import Gate, held_at, hit, prefill
+from tests.support import Gate, held_at, hit, more, prefill
 
 DEFERRED = ModelCachePolicy(deferred_keys=frozenset({"d"}))
 KEYS = (HIDDEN_KEY, "k", "d")
@@ -155,10 +155,13 @@ def test_S05_a_hit_past_the_last_row_that_a_forward_wrote_raises(script, eager):
         s.cache.materialize(step, ["b"])
 
 
-def test_S05_the_row_past_the_last_one_written_is_not_read_of_the_blocks_earlier_tenant(script, eager):
+@pytest.mark.parametrize("chunks", [[7], [4, 3], [6, 1]])
+def test_S05_the_row_past_the_last_one_written_is_not_read_of_the_blocks_earlier_tenant(script, eager, chunks):
     s = script(eager=eager)
     s.run({"z": prefill([0, 1], 8)})
-    s.run({"a": prefill([0, 1], 7)}, finished=["z"])
+    s.run({"a": prefill([0, 1][: -(-chunks[0] // 4)], chunks[0])}, finished=["z"])
+    for chunk in chunks[1:]:
+        s.run({"a": more([0, 1], chunks[0], chunk)})
     step = s.step({"b": hit([0, 1, 2], 8, 1)}, finished=["a"])
     with pytest.raises(AbsentRowsError, match=r"1 of 8 .*slots \[7\]"):
         s.cache.materialize(step, ["b"])

@@ -35,7 +35,7 @@ class LandedEvent:
     def __init__(self, event: torch.Event, timeout_s: float, sync: Sync = STANDARD) -> None:
         self._event, self._timeout_s, self._sync = event, timeout_s, sync
         self.on_landed: Callable[[], None] | None = None
-        self._unseen = sync.lock()
+        self._reporting = sync.lock()
 
     def query(self) -> bool:
         """Whether the copies have landed."""
@@ -48,8 +48,15 @@ class LandedEvent:
             if deadline.left() <= 0:
                 raise WaitTimeoutError(f"a device copy did not land within {self._timeout_s:g} s")
             self._sync.pause(_POLL_S)
-        if self.on_landed is not None and self._unseen.acquire(blocking=False):
-            self.on_landed()
+        if self.on_landed is not None:
+            self._report()
+
+    def _report(self) -> None:
+        """Whoever sees the landing first reports it; nobody goes on before that is done."""
+        with self._reporting:
+            if self.on_landed is not None:
+                self.on_landed()
+                self.on_landed = None  # last: until then others wait for the lock
 
 
 class Copies:
