@@ -112,7 +112,7 @@ def test_S20_a_save_waits_for_the_write_of_the_step_before_whose_block_it_takes(
 def test_S21_a_slot_that_is_reused_without_any_notice_is_lost_to_the_pending_write(script, eager, writes, first):
     s = script(DEFERRED, eager=eager)
     s.run({"a": prefill([3, 4], 8), "b": prefill([6], first)}, "k", "d")
-    blocks = [6, 3][-(first // 4 + 1) :]
+    blocks = [6, 3] if first else [3]
     part = more(blocks, first, 4) if first else prefill(blocks, 4)
     s.run({"b": part}, *writes)  # nobody said that a had let go of block 3
     outputs = s.run({"c": hit([3, 4, 5], 8, 1)}, "k", "d", finished=["a", "b"])
