@@ -40,7 +40,16 @@ def tag_of(_key: str, rows: torch.Tensor) -> np.ndarray | None:
     """The identities in tagged rows; None for rows that carry none."""
     if rows.ndim != 2 or rows.shape[1] != WIDTH:
         return None
-    return rows.detach().cpu().to(torch.float64).nan_to_num(-1.0).clamp(-1e6, 1e6).to(torch.int64).numpy().copy()
+    return (
+        rows.detach()
+        .cpu()
+        .to(torch.float64)
+        .nan_to_num(-1.0)
+        .clamp(-1.0, float(1 << 24))
+        .to(torch.int64)
+        .numpy()
+        .copy()
+    )
 
 
 @dataclass
@@ -90,7 +99,7 @@ def more(blocks: list[int], start: int, count: int = 1) -> Part:
 
 def code(name: str) -> float:
     """A number that stands for a name in a row."""
-    return float(int.from_bytes(name.encode()[:2].ljust(2, b"\0"), "little"))
+    return float(int.from_bytes(name.encode()[:3].ljust(3, b"\0"), "little"))
 
 
 def row(request: str, generation: int, position: int, key: str) -> torch.Tensor:

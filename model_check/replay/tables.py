@@ -132,6 +132,7 @@ class State:
         #: tasks that were drained before their waiters were woken
         self.unwoken: set[int] = set()
         self.landed: dict[int, bool] = {}
+        self.frozen_step: dict[int, int] = {}
         self.frozen_tags: dict[int, Any] = {}
         self.steps: dict[int, tuple[int, list[int]]] = {}
         self.begun: Begun | None = None

@@ -265,11 +265,13 @@ class WriteRules(Rules):
         self.guard("the step alone holds the page", alone, f"{sorted(self.s.holders[page])}", "PageExclusive")
         self.guard("a page is frozen once", page not in self.s.landed, f"page {page}", "SourceFrozen")
         self.s.landed[page] = False
+        self.s.frozen_step[page] = step
         self.s.frozen_tags[page] = post["tags"]
 
     def copy_lands(self, args: Args, post: Args) -> None:
         page = args["page"]
-        self.guard("a copy is under way", self.s.landed.get(page) is False, f"page {page}", "SourceFrozen")
+        under_way = self.s.landed.get(page) is False and self.s.frozen_step[page] == args["step"]
+        self.guard("a copy of the step is under way", under_way, f"page {page}", "SourceFrozen")
         self.s.landed[page] = True
         frozen = self.s.frozen_tags[page]
         for key, tags in post["tags"].items():
