@@ -62,7 +62,8 @@ class PrefixCacheManager(BuilderSide):
     def reset(self) -> None:
         """Start a new epoch: nothing saved so far can be read, and writes in flight never become visible.
 
-        For a weight update or a sleep. Live requests go on as new generations; reads planned before raise.
+        For a weight update or a sleep. Live requests go on as new generations. A read planned before raises where
+        it still needs rows of the pool; rows that were staged or preserved for it are delivered as planned.
         """
         with self._state_lock:
             self._check_open()
