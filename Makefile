@@ -6,13 +6,17 @@ BIN := .venv/bin
 READY := .venv/.palimpsest-ready
 CODE := impl/palimpsest $(wildcard model_check)
 
-.PHONY: demo test lint format conformance clean
+.PHONY: demo test check lint format conformance clean
 
 demo: $(READY)
 	$(BIN)/palimpsest demo $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+# The specification: every quick model, reach model and mutant, with the verdict expected of each.
+check: $(READY)
+	$(BIN)/palimpsest check --set quick $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,151 +1,237 @@
------------------------------ MODULE PrefixCache -----------------------------
-(* The protocol of the prefix cache. One action is one critical section of the code, one function and one   *)
-(* event of its traces; long copies lie between two actions. Start reading here; README.md has the words.   *)
-EXTENDS SlotsAndReads
+---------------------------- MODULE PrefixCache -----------------------------
+(* The protocol of the prefix cache, and what must hold of it. Start at `Next`: each line is one action, one *)
+(* critical section, one function of the code and one event of its traces; long copies lie between two      *)
+(* actions. The actions are in SlotOwnership, Reads, WriteTasks and StagingPages, by the lock that they take.*)
+EXTENDS SlotOwnership
 
-(* --------------------------------- Next ---------------------------------- *)
-Engine == BeginStep \/ SealOldest \/ Escalate \/ Reserve \/ ClaimPageBegin \/ ClaimPageEnd \/ Freeze \/ Publish
-          \/ Dispatch \/ Unreserve \/ Reset \/ ShutdownBegin \/ ShutdownEnd
-Builder == TakeStep \/ DiscardStep
-Reader == BeginFetch \/ EndFetch \/ DropRead
-Committer == ClaimCopy \/ HostReady \/ BeginPoolWrite \/ Complete \/ RecordFailure \/ Wake
-Shared == Drain \/ JoinBegin \/ JoinEnd \/ ReleasePage \/ Fail
-Environment == CopyLands \/ OverwriteLive
-DataStep == Gather \/ Scatter
+Init ==
+    /\ tenant = [s \in Slots |-> NoTenant]
+    /\ version = [c \in Cells |-> 0]
+    /\ status = [c \in Cells |-> "ABSENT"]
+    /\ writer = [c \in Cells |-> NoTask]
+    /\ ident = [c \in Cells |-> Absent]
+    /\ liveGen = [r \in Requests |-> NoTenant] /\ openTask = [r \in Requests |-> NoTask]
+    /\ gens = 0 /\ tids = 0 /\ known = {}
+    /\ begun = NoStep /\ steps = <<>> /\ saved = {} /\ consumed = {} /\ given = <<>>
+    /\ reads = <<>>
+    /\ failed = FALSE /\ closed = FALSE /\ epoch = 0
+    /\ tasks = <<>> /\ hi = <<>> /\ lo = <<>> /\ completed = <<>> /\ failures = <<>> /\ woken = {}
+    /\ charged = 0 /\ tickets = {}
+    /\ holders = [p \in Pages |-> {}]
+    /\ buffers = Blank /\ page = [p \in Pages |-> Blank] /\ onWay = [p \in Pages |-> <<>>] /\ pool = Blank
+    /\ lock = [l \in {"state", "task", "page"} |-> Nobody]
+    /\ eng = [pc |-> "idle", page |-> NoPage, step |-> 0, last |-> {}, wait |-> {}, up |-> {}, reserved |-> 0,
+              clone |-> Blank]
+    /\ bld = [pc |-> "idle", step |-> 0, page |-> NoPage]
+    /\ rdr = [t \in Readers |-> IdleReader]
+    /\ com = [t \in Writers |-> [pc |-> "idle", tids |-> {}, todo |-> {}]]
+    /\ agenda \in Schedules /\ begins = 0 /\ stepIds = 0
 
-Next == Engine \/ Builder \/ Reader \/ Committer \/ Shared \/ Environment \/ DataStep
+Next ==
+    \* steps and slots (state lock; Drain, BeginStep, Publish, Reset take the task lock inside, Publish the page lock)
+    \/ \E t \in {"engine", "builder", "closer"} : Drain(t)
+    \/ BeginStep
+    \/ SealOldest
+    \/ Publish
+    \/ TakeStep
+    \/ DiscardStep
+    \/ Reset
+    \/ ShutdownBegin
+    \/ ShutdownEnd
+    \* reads (state lock; RowGathered is data)
+    \/ \E t \in Readers : BeginFetch(t)
+    \/ \E t \in Readers : RowGathered(t)
+    \/ \E t \in Readers : EndFetch(t)
+    \/ \E t \in Readers \cup {"builder"} : DropRead(t)
+    \* write tasks (task lock; PoolRowWritten is data)
+    \/ Dispatch
+    \/ Escalate
+    \/ \E t \in {"engine"} \cup Readers : JoinBegin(t)
+    \/ \E t \in {"engine"} \cup Readers : JoinEnd(t)
+    \/ Reserve
+    \/ Unreserve
+    \/ ClaimCopy
+    \/ HostReady
+    \/ BeginPoolWrite
+    \/ PoolRowWritten
+    \/ Complete
+    \/ \E t \in Writers : Fail(t)
+    \/ \E t \in Writers : RecordFailure(t)
+    \/ \E t \in Writers : Wake(t)
+    \* staging pages (page lock; Freeze takes none; CopyLands and OverwriteLive are the environment's)
+    \/ ClaimPageBegin
+    \/ ClaimPageEnd
+    \/ Freeze
+    \/ \E t \in {"engine", "builder"} \cup Writers : ReleasePage(t)
+    \/ \E p \in Pages : CopyLands(p)
+    \/ OverwriteLive
+
 Spec == Init /\ [][Next]_vars
 
+\* What must go on for anything to end: committer, readers, builder and device. The scheduler may stop asking.
+Fairness ==
+    /\ WF_vars(ClaimCopy \/ HostReady \/ BeginPoolWrite \/ PoolRowWritten \/ Complete)
+    /\ \A t \in Writers : WF_vars(RecordFailure(t)) /\ WF_vars(Wake(t)) /\ WF_vars(ReleasePage(t))
+    /\ WF_vars(Fail("closer")) /\ WF_vars(Drain("closer") \/ ShutdownEnd)
+    /\ \A t \in Readers : WF_vars(BeginFetch(t) \/ RowGathered(t) \/ JoinBegin(t)
+                                  \/ JoinEnd(t) \/ EndFetch(t) \/ DropRead(t))
+    /\ SF_vars(Drain("builder") \/ TakeStep)
+    /\ WF_vars(ReleasePage("builder"))
+    /\ \A p \in Pages : WF_vars(CopyLands(p))
+    /\ SF_vars(ClaimPageEnd)
+    /\ WF_vars(Escalate \/ JoinBegin("engine") \/ JoinEnd("engine") \/ Reserve \/ SealOldest \/ ClaimPageBegin
+               \/ Freeze \/ Publish \/ Dispatch \/ ReleasePage("engine") \/ Unreserve)
+    /\ SF_vars(Drain("engine"))
+    /\ WF_vars(lock.state = "engine" /\ (BeginStep \/ Reset))
+LiveSpec == Spec /\ Fairness
 
-(* Fairness, for liveness: threads and the device go on; nobody has to begin a step, fail or shut down.     *)
-Moves(t) == Next /\ pc'[t] # pc[t]
-LiveSpec ==
-    /\ Spec
-    /\ WF_vars(Committer \/ Scatter \/ (ReleasePage /\ UNCHANGED <<pc, eng, taken>>))
-    /\ WF_vars(CopyLands)
-    /\ \A t \in Readers : WF_vars(Moves(t))
-    /\ WF_vars(pc["engine"] \notin {"idle", "raised"} /\ Moves("engine"))
+-----------------------------------------------------------------------------
+(* What a reader sees.                                                                                     *)
 
-(* ------------------------------ what must hold --------------------------- *)
-Tids == Nat \X Requests \X {"immediate", "deferred"}
-Generations == Requests \X Nat
-Identities == Generations \X Nat \X Keys
-MaybeIds == Identities \cup {None}
-TaskStates == {"PENDING", "QUEUED", "COPYING", "HOST_READY", "WRITTEN", "FAILED"}
+\* A row that a saved step delivers is the one that its hit asked for, or the read raised.
+ReadIntegrity ==
+    \A h \in DOMAIN reads : reads[h].st = "done" /\ reads[h].step # 0 => reads[h].got = reads[h].want
 
-TypeOK ==
-    /\ lockHolder \in [{"state", "task", "page"} -> Threads \cup {None}]
-    /\ tenant \in [Slots -> Generations \cup {None}]
-    /\ version \in [Keys -> [Slots -> Nat]]
-    /\ status \in [Keys -> [Slots -> {"ABSENT", "IN_TRANSIT", "COMMITTED"}]]
-    /\ writer \in [Keys -> [Slots -> Tids \cup {None}]]
-    /\ \A k \in Keys, s \in Slots : (status[k][s] = "IN_TRANSIT") = (writer[k][s] # None)
-    /\ tags \in [Keys -> [Slots -> MaybeIds]]
-    /\ generation \in [Requests -> Nat] /\ live \subseteq Requests /\ open \in [Requests -> Tids \cup {None}]
-    /\ stepNo \in Nat /\ DOMAIN steps \subseteq 1..stepNo /\ epoch \in Nat
-    /\ lost \in BOOLEAN /\ closed \in BOOLEAN
-    /\ \A t \in DOMAIN tasks : t \in Tids /\ tasks[t].state \in TaskStates
-    /\ Range(hi \o lo \o completed \o failed) \subseteq DOMAIN tasks
-    /\ charged \in Nat /\ \A p \in Pages : \A h \in holders[p] : h[1] \in {"step", "task"}
-    /\ pool \in [Keys -> [Slots -> MaybeIds \cup {Torn}]]
+\* What can be planned on is the present tenant's, of each key, also of those that it never wrote.
+TenantIsolation ==
+    \A c \in Cells : status[c] # "ABSENT" => ident[c][1] = tenant[c[1]] /\ tenant[c[1]] # NoTenant
 
-(* A delivered row is exactly the (generation, position, key) that the read asked for when it was planned.  *)
-ReadIntegrity == delivery # None => delivery.got = delivery.asked
-
-(* Nothing that is visible in a slot is of another tenant than its last, whatever keys that one writes.     *)
-TenantIsolation == \A k \in Keys, s \in Slots : status[k][s] # "ABSENT" => tags[k][s][1] = tenant[s]
-
-(* What was given to the save is what lands.                                                                *)
-SourceFrozen == \A p \in Pages : page[p] # None => (page[p].landed => page[p].content \in {page[p].given, <<>>})
-                                                   /\ (page[p].landed /\ page[p].given # <<>> => page[p].content # <<>>)
-
-(* A page is not reclaimed while a step, a task or a running copy uses it.                                  *)
-PageExclusive ==
-    /\ At("engine", "freeze") => page[eng.page] = None \/ page[eng.page].landed
-    /\ At("builder", "copyOut") => page[taken.page].step = taken.step
-    /\ \A t \in DOMAIN tasks : tasks[t].page # None /\ tasks[t].state \in {"QUEUED", "COPYING"} =>
-            page[tasks[t].page].step = tasks[t].first
-    /\ At("committer", "writing") => \A t \in job.tids : tasks[t].page # None => page[tasks[t].page].step = tasks[t].first
-    /\ \A p \in Pages : Cardinality({h[2] : h \in {x \in holders[p] : x[1] = "step"}}) <= 1
-
-(* At most one task may still land a row on a place, a write has one row for it, the last claim wins.       *)
-SingleWriter ==
-    /\ \A k \in Keys, s \in Slots :
-        Cardinality({t \in DOMAIN tasks : /\ tasks[t].landing = None /\ tasks[t].state # "FAILED"
-                                          /\ \E w \in Lands(t) : w.key = k /\ w.slot = s}) <= 1
-    /\ At("committer", "writing") => \A v, w \in Landing(job.tids) : v.key = w.key /\ v.slot = w.slot => v = w
-    /\ \A k \in Keys, s \in Slots : status[k][s] = "COMMITTED" => pool[k][s] = tags[k][s]
-
-(* Committed rows of a pending read were copied aside before a claim took their place.                      *)
+\* A pending read whose row was claimed has a copy of the row that it asked for.
 PreservedBeforeOverwrite ==
-    \A r \in DOMAIN reads : reads[r].epoch = epoch =>
-        \A s \in FromPool(reads[r]) : version[reads[r].key][s] # reads[r].version[s] =>
-            s \in DOMAIN reads[r].aside /\ reads[r].aside[s] = reads[r].want[s]
+    \A h \in Pending : \A i \in RowsOfRead(h) :
+        reads[h].src[i] = "pool" /\ Moved(h, i) /\ reads[h].epoch = epoch => reads[h].kept[i] = reads[h].want[i]
 
-(* Whoever is woken finds the record on the next drain.                                                     *)
-RecordBeforeWake == \A t \in DOMAIN tasks : tasks[t].finished => t \in Range(completed \o failed)
+-----------------------------------------------------------------------------
+(* What is written.                                                                                        *)
 
-(* The life cycle of a write task: <<trigger, source, destination>>, as palimpsest.lifecycle declares it.   *)
-Legal ==
-    { <<"queue", "PENDING", "QUEUED">>,
-      <<"claim_copy", "QUEUED", "COPYING">>,
-      <<"host_ready", "COPYING", "HOST_READY">>,
-      <<"complete", "HOST_READY", "WRITTEN">>,
-      <<"fail", "PENDING", "FAILED">>,
-      <<"fail", "QUEUED", "FAILED">>,
-      <<"fail", "COPYING", "FAILED">>,
-      <<"fail", "HOST_READY", "FAILED">> }
-(* The action property TaskChain has this for each task; OneClaimant: one queue, one claimant of the copy.   *)
-TaskStep ==
-    \A t \in DOMAIN tasks' :
-        IF t \notin DOMAIN tasks THEN tasks'[t].state \in {"PENDING", "QUEUED"}
-        ELSE tasks'[t].state # tasks[t].state => \E x \in Legal : x[2] = tasks[t].state /\ x[3] = tasks'[t].state
-TaskChain == [][TaskStep]_vars
-OneClaimant ==
-    /\ \A t \in DOMAIN tasks : tasks[t].state = "COPYING" => t \in job.tids
-    /\ \A t \in Range(hi \o lo) : tasks[t].state = "QUEUED"
-    /\ Cardinality(Range(hi \o lo)) = Len(hi \o lo)
+\* The given rows of a step's immediate keys that lie, or will lie, on its page.
+OnPage(k, p) == \A c \in Slots \X Immediate : given[k][c] \in {Garbage, page[p][c]}
+Newest(t, c) == CHOOSE k \in tasks[t].clones : given[k][c] # Garbage
+                    /\ \A m \in tasks[t].clones : given[m][c] # Garbage => m <= k
 
-(* Each step is consumed exactly once.                                                                      *)
-ConsumeOnce == \A n \in DOMAIN consumed : consumed[n] = IF n \in DOMAIN steps THEN 0 ELSE 1
+\* What the forward left in the live buffers when the step was saved is what lands.
+SourceFrozen ==
+    /\ \A k \in DOMAIN steps : Landed(steps[k]) => OnPage(k, steps[k])
+    /\ bld.pc = "copying" /\ Landed(bld.page) => OnPage(bld.step, bld.page)
+    /\ \A t \in Unfinished : IF tasks[t].late
+            THEN \A c \in tasks[t].rows : tasks[t].bytes[c] = given[Newest(t, c)][c]
+            ELSE LET p == tasks[t].page
+                 IN  <<"task", t>> \in holders[p] /\ Landed(p) => OnPage(tasks[t].step, p)
 
-(* Whatever is held is held by somebody who will still release it.                                          *)
+\* Who may still write cell c: tasks that have not decided what they write.
+Undecided == {t \in Unfinished : ~(t \in com["committer"].tids /\ At("committer", "writing"))}
+MayWrite(c) == {t \in Undecided : c \in tasks[t].rows \ tasks[t].lost}
+
+\* One task at most may land a row, the one that claimed it last; what is committed is that row, whole.
+SingleWriter ==
+    /\ \A c \in Cells : MayWrite(c) \subseteq {writer[c]}
+    /\ \A x, y \in com["committer"].todo : x[2] = y[2] => x = y
+    /\ \A c \in Cells : status[c] = "COMMITTED" => pool[c] = ident[c]
+
+LegalMove(t) == LET from == tasks[t].state  to == tasks'[t].state
+                IN  from = to \/ \E x \in TaskNext : x[2] = from /\ x[3] = to
+QueuesRight ==
+    LET queue == hi \o lo
+    IN  /\ \A i, j \in DOMAIN queue : queue[i] = queue[j] => i = j
+        /\ \A t \in Range(queue) : t \in DOMAIN tasks /\ tasks[t].state = "QUEUED"
+
+\* Each task goes its way step by step, is queued at most once and claimed at most once, and is gone when final.
+TaskChain == [][ /\ \A t \in DOMAIN tasks \cap DOMAIN tasks' : LegalMove(t)
+                 /\ \A t \in DOMAIN tasks \ DOMAIN tasks' : tasks[t].state \in Final
+                 /\ \A t \in DOMAIN tasks' \ DOMAIN tasks : tasks'[t].state \in {"PENDING", "QUEUED"}
+                 /\ QueuesRight' ]_vars
+
+\* Whoever was woken finds the record, or it has been drained.
+RecordBeforeWake == \A t \in woken : t \notin DOMAIN tasks \/ t \in Range(completed) \cup Range(failures)
+
+-----------------------------------------------------------------------------
+(* What is held, and let go of.                                                                            *)
+
+\* The steps and tasks that need page p now.
+StepsOn(p) == {k \in DOMAIN steps : steps[k] = p}
+              \cup (IF bld.pc \in {"copying", "leaving"} /\ bld.page = p THEN {bld.step} ELSE {})
+              \cup (IF eng.pc \in {"claimed", "frozen"} /\ eng.page = p THEN {eng.step} ELSE {})
+              \cup {x[2][2] : x \in {y \in com["closer"].todo : At("closer", "ended") /\ y[1] = p}}
+StillOnPage(t) ==
+    \/ tasks[t].state \in {"QUEUED", "COPYING"}
+    \/ tasks[t].state = "HOST_READY" /\ (At("committer", "writing") => \E x \in com["committer"].todo : x[1] = t)
+TasksOn(p) == {t \in DOMAIN tasks : ~tasks[t].late /\ tasks[t].page = p /\ StillOnPage(t)}
+LeavesSoon(t) == t \in DOMAIN tasks /\ \E w \in Writers : t \in com[w].tids /\ com[w].pc \in {"writing", "failed"}
+
+\* Whoever uses a page holds it; all holders are of one step; no page is taken while a copy into it is under way.
+PageExclusive ==
+    \A p \in Pages :
+        /\ {<<"step", k>> : k \in StepsOn(p)} \cup TaskHolds(TasksOn(p)) \subseteq holders[p]
+        /\ Cardinality({IF x[1] = "step" THEN x[2] ELSE tasks[x[2]].step : x \in holders[p]}) <= 1
+        /\ Len(onWay[p]) <= 1 /\ (eng.pc = "claimed" /\ eng.page = p => Landed(p))
+
+\* Nothing is held by who does not need it: pages, reads, bytes, tickets. When a request's last task is written
+\* nothing is left of it.
 ReleasedOnce ==
-    /\ \A p \in Pages : \A h \in holders[p] :
-        IF h[1] = "task" THEN h[2] \in DOMAIN tasks /\ ~tasks[h[2]].recorded
-        ELSE \/ h[2] \in DOMAIN steps \cup DOMAIN eng.leave
-             \/ h[2] = stepNo /\ eng.page = p
-             \/ pc["builder"] \in {"copyOut", "discarded"} /\ taken.step = h[2]
-    /\ \A r \in DOMAIN reads :
-        \/ begun # None /\ r \in begun.reads
-        \/ taken # None /\ r \in taken.reads
-        \/ \E n \in DOMAIN steps : r \in steps[n].reads
-    /\ \A n \in DOMAIN tickets : tickets[n].holders # {} /\ tickets[n].holders \subseteq DOMAIN tasks
-    /\ Cardinality(Range(completed \o failed)) = Len(completed \o failed)
+    /\ \A p \in Pages : \A x \in holders[p] :
+        IF x[1] = "step" THEN x[2] \in StepsOn(p) ELSE x[2] \in TasksOn(p) \/ LeavesSoon(x[2])
+    /\ \A h \in Pending : LET k == reads[h].step IN
+        \/ k = 0 /\ h[1] = begun.n
+        \/ k # 0 /\ (k \in DOMAIN steps \/ (bld.step = k /\ bld.pc \in {"copying", "merging"}))
+    /\ eng.reserved > 0 => eng.pc \in {"reserved", "page wait", "claimed", "frozen", "aborted"}
+    /\ eng.pc \in {"idle", "stopped"} /\ Unfinished = {} => charged = 0 /\ tickets = {}
 
-(* Charged bytes are the bytes of live clones, and were charged before those exist.                         *)
+\* Tasks that view device clones, and the steps that these are of.
+Viewing(t) == tasks[t].late /\ tasks[t].state \in {"PENDING", "QUEUED", "COPYING"}
+
+\* What is charged are the live clones, each once, and those that are about to be made; it never exceeds the budget.
 BudgetExact ==
+    /\ charged = eng.reserved + SizeOf(tickets)
     /\ charged <= Budget
-    /\ charged = eng.bytes + Sum([n \in DOMAIN tickets |-> tickets[n].bytes], DOMAIN tickets)
-    /\ Cardinality(DOMAIN clone) <= eng.bytes
-    /\ DOMAIN tickets = UNION {{w.step : w \in tasks[t].rows} : t \in
-            {x \in DOMAIN tasks : tasks[x].deferred /\ tasks[x].state \in {"PENDING", "QUEUED", "COPYING"}}}
+    /\ Cardinality({c \in Cells : eng.clone[c] # Garbage}) <= eng.reserved
+    /\ \A x \in tickets : x.holders # {} /\ x.holders = {t \in DOMAIN tasks : Viewing(t) /\ x.step \in tasks[t].clones}
+    /\ \A t \in DOMAIN tasks : Viewing(t) => \A k \in tasks[t].clones : \E x \in tickets : x.step = k
 
-(* After a lost write was seen, nothing is begun, published, taken or reset; it cannot go unseen.           *)
-FailLoud == [][ /\ failed # <<>> /\ failed' = <<>> => lost'
-                /\ lost => /\ UNCHANGED <<stepNo, epoch>> /\ DOMAIN consumed' = DOMAIN consumed /\ lost'
-                           /\ (pc'["builder"] = "copyOut" => At("builder", "copyOut")) ]_vars
+\* Each saved step is there until it is consumed, and is consumed once.
+ConsumeOnce == /\ DOMAIN steps \cap consumed = {}
+               /\ saved = DOMAIN steps \cup consumed
 
-(* No lock covers a wait, a fetch or a copy.                                                                *)
-Waiting == {"joinLast", "joinFlush", "joinRead", "claimPage", "copyOut", "copying", "writing", "gather"}
-NoWaitUnderLock == \A l \in DOMAIN lockHolder : lockHolder[l] # None => pc[lockHolder[l]] \notin Waiting
+\* No write is lost unnoticed: a row on its way has a task, or the cache has failed. Then no step is begun, saved or
+\* taken any more, and the failed tasks hold no page.
+FailLoud == [][ /\ \A c \in Cells : status'[c] = "IN_TRANSIT" => writer'[c] \in DOMAIN tasks' \/ failed'
+                /\ failed => failed' /\ begins' = begins /\ saved' = saved
+                             /\ (bld'.pc = "copying" => bld.pc = "copying")
+                /\ \A t \in Range(failures') : \A p \in Pages : <<"task", t>> \notin holders'[p] ]_vars
 
-(* What a user sees is a RowStore.                                                                          *)
-Store == INSTANCE RowStore WITH
-    Positions <- Nat, Reads <- Nat \X Requests \X Keys \X {"early", "late"},
-    rows <- [k \in Keys |-> [s \in Slots |-> IF status[k][s] = "ABSENT" THEN None
-                                             ELSE [id |-> tags[k][s], landed |-> status[k][s] = "COMMITTED"]]],
-    asked <- [r \in DOMAIN reads |-> reads[r].want],
-    answer <- IF delivery = None THEN None ELSE [asked |-> delivery.asked, got |-> delivery.got]
-RefinesRowStore == Store!Spec
+\* Where a thread waits, copies or runs a forward.
+Waits(t) ==
+    CASE t = "engine" -> eng.pc \in {"forward", "joining", "flush", "flushing", "over budget", "page wait", "claimed"}
+      [] t = "builder" -> bld.pc = "copying" \/ (t \in Readers /\ rdr[t].pc # "idle")
+      [] t = "prefetch" -> t \in Readers /\ rdr[t].pc # "idle"
+      [] OTHER -> com[t].pc \in {"copying", "ready", "writing"}
+
+\* No lock is held over a wait, a flush, a fetch, a forward or a copy.
+NoWaitUnderLock == \A t \in Threads : Waits(t) => \A l \in DOMAIN lock : lock[l] # t
+
+-----------------------------------------------------------------------------
+(* The protocol does nothing that RowStore does not allow. A row that can be planned on is where its bytes are: *)
+(* in the pool, on a page or on its way there, or in a clone.                                                  *)
+
+Written(t, c) == \/ tasks[t].state = "WRITTEN"
+                 \/ At("committer", "writing") /\ t \in com["committer"].tids /\ <<t, c>> \notin com["committer"].todo
+LastOf(seq) == seq[Len(seq)]
+Visible(c) ==
+    LET t == writer[c] IN
+    CASE status[c] = "ABSENT" -> Absent
+      [] status[c] = "COMMITTED" -> pool[c]
+      [] t \notin DOMAIN tasks -> ident[c]              \* lost: reads of it raise
+      [] tasks[t].state = "FAILED" -> ident[c]
+      [] Written(t, c) -> pool[c]
+      [] tasks[t].late -> tasks[t].bytes[c]
+      [] Landed(tasks[t].page) -> page[tasks[t].page][c]
+      [] OTHER -> LastOf(onWay[tasks[t].page])[c]
+
+AsHit(h) == [slots |-> reads[h].slots, key |-> h[3], asked |-> reads[h].want, open |-> reads[h].step = 0,
+             got |-> CASE reads[h].st = "done" -> reads[h].got [] reads[h].st = "over" -> <<"error">> [] OTHER -> <<>>]
+
+Rows == INSTANCE RowStore WITH
+            store <- [c \in Cells |-> Visible(c)],
+            landed <- [c \in Cells |-> status[c] = "COMMITTED"],
+            hits <- [h \in DOMAIN reads |-> AsHit(h)]
+RefinesRowStore == Rows!Spec
 =============================================================================

@@ -1,72 +1,74 @@
 ------------------------------ MODULE RowStore ------------------------------
-(* What a user of the cache sees. A place is a (key, slot). A row is claimed there by a generation of a     *)
-(* request, lands some time later (it is durable, and every reader may have it), and is replaced by the     *)
-(* next claim. A read asks for what is there when it is planned. It is answered with exactly that, whatever *)
-(* was claimed since, or it is let go (the caller gets an error, or did not want it any more).              *)
-(* PrefixCache refines this module; no lock, thread, copy or page occurs here.                              *)
-EXTENDS FiniteSets
+(* What a user of the prefix cache sees, on a page. A slot belongs to the tenant that claimed it last. Of   *)
+(* each key it holds that tenant's row or none. A hit asks for what is there when it is planned, and gets   *)
+(* exactly that, however late it is fetched and whoever has the slot by then; or it raises. PrefixCache is  *)
+(* shown to do nothing else (the mapping of its variables to these is in Properties).                       *)
+EXTENDS Naturals, Sequences
 
-CONSTANTS
-    Keys, Slots,
-    Generations,    \* one life of one request
-    Positions,      \* places in a prompt
-    Reads,          \* names of reads
-    None            \* no row
+CONSTANTS Slots, Keys, Absent
+\* A row is its identity: <<generation of the request, position, key>>. `Absent` stands for no row.
+Cells == Slots \X Keys
 
-(* The identity of a row: whose, which token's, which tensor's. Never where it lies.                        *)
-Identities == Generations \X Positions \X Keys
+\* The generation that has the slot; 0 is nobody.
+VARIABLE tenant
+\* The row of each (slot, key).
+VARIABLE store
+\* Whether it is durable.
+VARIABLE landed
+\* Each hit: its slots and key, what it asked for, what it got: nothing yet, rows, or an error. A hit is `open`
+\* until its step is saved: rows that the step itself writes are the ones it means.
+VARIABLE hits
 
-VARIABLES
-    rows,       \* what is at each place: None, or an identity and whether it has landed
-    asked,      \* the pending reads, each with the identities that it asked for
-    answer      \* the read that was answered last: what it asked for, what it got; or None
+vars == <<tenant, store, landed, hits>>
+NotYet == <<>>
+Error  == <<"error">>
 
-vars == <<rows, asked, answer>>
+Init == /\ tenant = [s \in Slots |-> 0]
+        /\ store = [c \in Cells |-> Absent]
+        /\ landed = [c \in Cells |-> FALSE]
+        /\ hits = <<>>
 
-Cells == {None} \cup [id : Identities, landed : BOOLEAN]
+\* What hit h finds, as the store is after this step.
+Found(h) == [i \in 1..Len(hits'[h].slots) |-> store'[<<hits'[h].slots[i], hits'[h].key>>]]
+Raised(h) == hits[h].got = NotYet /\ hits'[h] = [hits[h] EXCEPT !.got = Error]
+New == DOMAIN hits' \ DOMAIN hits
 
-Init == rows = [k \in Keys |-> [s \in Slots |-> None]] /\ asked = <<>> /\ answer = None
-
-IdAt(cell) == IF cell = None THEN None ELSE cell.id
-
-(* New reads ask for what is there after the action; reads that were planned keep what they asked for.      *)
-Plan ==
-    \A r \in DOMAIN asked' :
-        IF r \in DOMAIN asked THEN asked'[r] = asked[r]
-        ELSE /\ r \in Reads
-             /\ \E k \in Keys : \A s \in DOMAIN asked'[r] : asked'[r][s] = IdAt(rows'[k][s])
-
-(* A slot belongs to one generation: also the keys that it never writes show nothing of an earlier one.     *)
-OneTenant(table) ==
-    \A s \in Slots, k, l \in Keys :
-        table[k][s] # None /\ table[l][s] # None => table[k][s].id[1] = table[l][s].id[1]
-
-(* Rows are claimed, or forgotten (a new tenant, a new epoch): nothing lands by being claimed.              *)
+-----------------------------------------------------------------------------
+\* Slots change hands and rows are claimed: only rows of the slot's new tenant, and no earlier tenant's row stays,
+\* of no key. Hits of this step ask again for what it claims; hits on keys it saved first are planned.
 Claim ==
-    /\ rows' \in [Keys -> [Slots -> Cells]]
-    /\ \A k \in Keys, s \in Slots :
-        rows'[k][s] # rows[k][s] => rows'[k][s] = None \/ (rows'[k][s].id[3] = k /\ ~rows'[k][s].landed)
-    /\ OneTenant(rows')
-    /\ Plan /\ UNCHANGED answer
+    /\ \A c \in Cells :
+        \/ tenant'[c[1]] = tenant[c[1]] /\ store'[c] = store[c] /\ landed'[c] = landed[c]
+        \/ ~landed'[c] /\ (store'[c] = Absent \/ store'[c][1] = tenant'[c[1]])
+    /\ \A h \in DOMAIN hits : LET old == hits[h]  new == hits'[h] IN
+        \/ new = old
+        \/ old.open /\ new = [old EXCEPT !.open = FALSE]
+        \/ old.open /\ new = [old EXCEPT !.open = FALSE, !.asked = Found(h), !.got = NotYet]
+        \/ Raised(h)
+    /\ \A h \in New : hits'[h].asked = Found(h) /\ hits'[h].got = NotYet
 
-Land ==
-    /\ rows' \in [Keys -> [Slots -> Cells]] /\ rows' # rows
-    /\ \A k \in Keys, s \in Slots :
-        rows'[k][s] # rows[k][s] => rows[k][s] # None /\ rows'[k][s] = [rows[k][s] EXCEPT !.landed = TRUE]
-    /\ UNCHANGED <<asked, answer>>
+\* Rows become durable.
+Land == /\ \A c \in Cells : landed'[c] = landed[c] \/ (landed'[c] /\ store[c] # Absent)
+        /\ UNCHANGED <<tenant, store, hits>>
 
-Deliver(r) ==
-    /\ r \in DOMAIN asked
-    /\ answer' = [asked |-> asked[r], got |-> asked[r]]
-    /\ asked' = [q \in DOMAIN asked \ {r} |-> asked[q]]
-    /\ UNCHANGED rows
+\* A step begins: slots that are given away hold nothing, hits ask for what is there, an idle step's hits end.
+Plan == /\ \A s \in Slots : tenant'[s] = tenant[s] \/ tenant'[s] = 0
+        /\ \A c \in Cells : IF tenant'[c[1]] = tenant[c[1]]
+                            THEN store'[c] = store[c] /\ landed'[c] = landed[c]
+                            ELSE store'[c] = Absent /\ ~landed'[c]
+        /\ \A h \in DOMAIN hits : hits'[h] = hits[h] \/ Raised(h)
+        /\ \A h \in New : hits'[h].open /\ hits'[h].asked = Found(h) /\ hits'[h].got = NotYet
 
-Next == Claim \/ Land \/ \E r \in DOMAIN asked : Deliver(r)
+\* A hit is answered, with exactly what it asked for.
+Deliver == /\ DOMAIN hits' = DOMAIN hits
+           /\ \A h \in DOMAIN hits : \/ hits'[h] = hits[h]
+                                     \/ hits[h].got = NotYet /\ hits'[h] = [hits[h] EXCEPT !.got = hits[h].asked]
+                                     \/ Raised(h)
+           /\ UNCHANGED <<tenant, store, landed>>
 
+Next == Claim \/ Land \/ Plan \/ Deliver
 Spec == Init /\ [][Next]_vars
 
-(* A delivered row is exactly the (generation, position, key) that was asked for when the read was planned. *)
-ReadIntegrity == answer # None => answer.got = answer.asked
-
-TenantIsolation == OneTenant(rows)
+\* A delivered row carries exactly the identity that was asked for, or is absent as it was, or the hit raises.
+ReadIntegrity == \A h \in DOMAIN hits : hits[h].got \in {NotYet, Error, hits[h].asked}
 =============================================================================

@@ -1,71 +1,94 @@
 ---------------------------- MODULE StagingPages ----------------------------
-(* Staging pages under the page lock, and the device: copies are queued by Freeze and land later.           *)
-EXTENDS WriteTasks
+(* Staging pages and the memory around them: live buffers, pages, copies on their way. Lock: page.         *)
+EXTENDS Vocabulary
+
+\* Where the engine goes on after a save that did not publish: it is tried again, unless the cache has ended.
+Back == IF failed \/ closed THEN "stopped" ELSE "forward"
+
+\* The next forward writes its rows over those of the last one. (Environment.)
+OverwriteLive ==
+    /\ eng.pc = "begun" /\ eng.up = {} /\ lock.state # "engine"
+    /\ buffers' = Output(begun.plan)
+    /\ eng' = [eng EXCEPT !.pc = "forward"]
+    /\ UNCHANGED <<stateVars, taskVars, holders, page, onWay, pool, lock, bld, rdr, com, schedVars>>
 
 ClaimPageBegin ==
-    /\ At("engine", "wantPage") /\ Free("page") /\ Go("engine", "claimPage")
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, dataVars, localVars>>
+    /\ Free("page")
+    /\ eng.pc = "reserved" \/ (CaughtUp /\ Late(begun.plan) = {})
+    /\ stepIds' = stepIds + 1
+    /\ eng' = [eng EXCEPT !.pc = "page wait", !.step = stepIds + 1]
+    /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, bld, rdr, com, agenda, begins>>
 
+\* The wait ends with a page that nobody holds, or raises: shut down, or out of time.
 ClaimPageEnd ==
-    /\ At("engine", "claimPage") /\ Free("page")
-    /\ \E p \in Pages :
-        /\ holders[p] = {}
-        /\ holders' = [holders EXCEPT ![p] = {<<"step", stepNo>>}]
-        /\ eng' = [eng EXCEPT !.page = p]
-    /\ Go("engine", "freeze")
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, dataVars, waits, taken, fetch, job>>
-
-(* Copies of the live buffers are queued (immediate keys, onto the page) and made (deferred keys). *)
-Freeze ==
-    /\ At("engine", "freeze") /\ holders[eng.page] = {<<"step", stepNo>>}
-    /\ LET rowsOf(K) == Only(liveBuf.rows, K \X Slots) IN
-        /\ page' = [page EXCEPT ![eng.page] =
-                [step |-> stepNo, given |-> rowsOf(ImmediateKeys), content |-> <<>>,
-                 landed |-> begun.batch.keys \cap ImmediateKeys = {}]]
-        /\ clone' = rowsOf(DeferredKeys)
-    /\ Go("engine", "frozen")
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, pool, liveBuf, localVars>>
-
-LeavePage(p, H) == Free("page") /\ H \subseteq holders[p] /\ holders' = [holders EXCEPT ![p] = @ \ H]
-
-ReleasePage ==
-    /\ \/ /\ At("builder", "copyOut") /\ page[taken.page].landed
-          /\ LeavePage(taken.page, {<<"step", taken.step>>})
-          /\ Go("builder", "merge") /\ UNCHANGED <<eng, taken>>
-       \/ /\ At("builder", "discarded")
-          /\ LeavePage(taken.page, {<<"step", taken.step>>})
-          /\ Go("builder", "idle") /\ taken' = None /\ UNCHANGED eng
-       \/ /\ At("engine", "giveUp")
-          /\ LeavePage(eng.page, {<<"step", stepNo>>})
-          /\ Go("engine", "gaveUp") /\ UNCHANGED <<eng, taken>>
-       \/ /\ At("engine", "leave")
-          /\ \E n \in DOMAIN eng.leave :
-                /\ LeavePage(eng.leave[n], {<<"step", n>>})
-                /\ eng' = [eng EXCEPT !.leave = Without(@, {n})]
-                /\ Go("engine", IF DOMAIN eng.leave = {n} THEN "ended" ELSE "leave")
-          /\ UNCHANGED taken
-       \/ /\ pc["committer"] \in {"scattered", "failing"}
+    /\ Free("page") /\ eng.pc = "page wait"
+    /\ \/ /\ ~closed
           /\ \E p \in Pages :
-                LET mine == Holding(job.tids) \cap holders[p] IN mine # {} /\ LeavePage(p, mine)
-          /\ UNCHANGED <<pc, eng, taken>>
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, dataVars, waits, fetch, job>>
+                /\ holders[p] = {}
+                /\ holders' = [holders EXCEPT ![p] = {<<"step", eng.step>>}]
+                /\ eng' = [eng EXCEPT !.pc = "claimed", !.page = p]
+       \/ /\ closed \/ CanAbort
+          /\ eng' = [eng EXCEPT !.pc = IF eng.reserved > 0 THEN "aborted" ELSE Back]
+          /\ UNCHANGED holders
+    /\ UNCHANGED <<stateVars, taskVars, memVars, lock, bld, rdr, com, schedVars>>
 
-(* ---------------------------- the environment ---------------------------- *)
-(* A device copy lands some time after it was queued, with what was given. *)
-CopyLands ==
+\* What lies in the live buffers is copied where the next forward does not write; the copy to the page is queued.
+Freeze ==
+    /\ eng.pc = "claimed"
+    /\ LET of(C) == [c \in Cells |-> IF c \in C THEN buffers[c] ELSE Garbage]
+       IN  /\ onWay' = IF Now(begun.plan) = {} THEN onWay
+                       ELSE [onWay EXCEPT ![eng.page] = Append(@, of(Now(begun.plan)))]
+           /\ eng' = [eng EXCEPT !.pc = "frozen", !.clone = of(Late(begun.plan))]
+    /\ UNCHANGED <<stateVars, taskVars, holders, buffers, page, pool, lock, bld, rdr, com, schedVars>>
+
+\* A copy lands on its page, in the order in which the copies were queued. (Environment.)
+CopyLands(p) ==
+    /\ onWay[p] # <<>>
+    /\ page' = [page EXCEPT ![p] = Head(onWay[p])]
+    /\ onWay' = [onWay EXCEPT ![p] = Tail(@)]
+    /\ UNCHANGED <<stateVars, taskVars, holders, buffers, pool, lock, eng, bld, rdr, com, schedVars>>
+
+TaskHolds(T) == {<<"task", t>> : t \in T}
+HoldsAny(T) == \E p \in Pages : holders[p] \cap TaskHolds(T) # {}
+Leave(p, who) == holders' = [holders EXCEPT ![p] = @ \ who]
+
+\* A save that does not publish gives its page up, once the copy that it queued has landed.
+EngineLeaves ==
+    /\ eng.pc \in {"claimed", "frozen"} /\ lock.state # "engine"
+    /\ CanAbort \/ closed \/ failed
+    /\ Landed(eng.page)
+    /\ Leave(eng.page, {<<"step", eng.step>>})
+    /\ eng' = [eng EXCEPT !.pc = IF eng.reserved > 0 THEN "aborted" ELSE Back, !.page = NoPage, !.clone = Blank]
+    /\ UNCHANGED <<bld, com>>
+
+\* The builder has copied its step's rows off the page, or discards the step.
+BuilderLeaves ==
+    /\ bld.pc = "leaving" \/ (bld.pc = "copying" /\ Landed(bld.page))
+    /\ Leave(bld.page, {<<"step", bld.step>>})
+    /\ bld' = [bld EXCEPT !.pc = IF bld.pc = "copying" THEN "merging" ELSE "idle"]
+    /\ UNCHANGED <<eng, com>>
+
+\* Tasks leave their page when their rows are in the pool, or lost.
+TasksLeave(t) ==
+    /\ com[t].pc = "failed" \/ (com[t].pc = "writing" /\ com[t].todo = {})
     /\ \E p \in Pages :
-        /\ page[p] # None /\ ~page[p].landed
-        /\ page' = [page EXCEPT ![p].landed = TRUE, ![p].content = page[p].given]
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, pool, liveBuf, clone, pc, localVars>>
+        /\ holders[p] \cap TaskHolds(com[t].tids) # {}
+        /\ Leave(p, TaskHolds(com[t].tids))
+    /\ UNCHANGED <<eng, bld, com>>
 
-(* The forward of the step that was begun writes its rows over those of the step before. *)
-OverwriteLive ==
-    /\ At("engine", "idle") /\ begun # None /\ liveBuf.step # stepNo
-    /\ LET b == begun.batch
-           place(s) == CHOOSE w \in Range(b.rows) : w.slot = s
-           gen(r) == IF r \in live THEN generation[r] ELSE generation[r] + 1
-           row(k, s) == <<<<place(s).req, gen(place(s).req)>>, place(s).pos, k>>
-       IN  liveBuf' = [step |-> stepNo,
-                       rows |-> [x \in b.keys \X {w.slot : w \in Range(b.rows)} |-> row(x[1], x[2])]]
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, pool, page, clone, pc, localVars>>
+\* At the end the steps that nobody consumed leave their pages.
+StepsLeave ==
+    /\ com["closer"].pc = "ended"
+    /\ \E x \in com["closer"].todo :
+        /\ Leave(x[1], {x[2]})
+        /\ com' = [com EXCEPT !["closer"].todo = @ \ {x}]
+    /\ UNCHANGED <<eng, bld>>
+
+ReleasePage(t) ==
+    /\ Free("page")
+    /\ \/ t = "engine" /\ EngineLeaves
+       \/ t = "builder" /\ BuilderLeaves
+       \/ t \in Writers /\ TasksLeave(t)
+       \/ t = "closer" /\ StepsLeave
+    /\ UNCHANGED <<stateVars, taskVars, memVars, lock, rdr, schedVars>>
 =============================================================================

@@ -1,158 +1,165 @@
 ----------------------------- MODULE WriteTasks -----------------------------
-(* Write tasks under the task lock: the queues, the budget, the committer, failure. Waiting for a task is a *)
-(* begin and an end; publishing a record and waking who waits for it are two actions.                       *)
-EXTENDS CacheState
+(* Write tasks from their queue to the pool, the waits for them, and the byte budget. Lock: task.          *)
+EXTENDS StagingPages
 
-(* ------------------------------ the engine's side ------------------------ *)
-(* Deferred tasks go to the high queue, also from the low one; those that were claimed are left alone. *)
-Escalate ==
-    /\ pc["engine"] \in {"raise", "flushRaise"} /\ Free("task")
-    /\ LET up == {t \in eng.raise \cap DOMAIN tasks : tasks[t].state \in {"PENDING", "QUEUED"} /\ t \notin Range(hi)}
-       IN  /\ tasks' = SetState(up, "QUEUED")
-           /\ hi' = hi \o AsSeq(up) /\ lo' = Is(lo, DOMAIN tasks \ up)
-    /\ Go("engine", IF At("engine", "raise") THEN "idle" ELSE "flush")
-    /\ eng' = [eng EXCEPT !.raise = IF At("engine", "raise") THEN {} ELSE @]
-    /\ UNCHANGED <<lockHolder, stateVars, recordVars, budgetVars, holders, dataVars, waits, taken, fetch, job>>
+InState(T, s) == [t \in DOMAIN tasks |-> IF t \in T THEN [tasks[t] EXCEPT !.state = s] ELSE tasks[t]]
 
-(* A task whose record was drained is not known any more and not waited for. *)
-JoinFrom(t, from, to, tids) ==
-    /\ At(t, from) /\ Go(t, to)
-    /\ LET known == tids \cap DOMAIN tasks
-           ended == {x \in known : tasks[x].finished}
-       IN  waits' = [waits EXCEPT ![t] = [tids |-> known \ ended,
-                                          failed |-> \E x \in ended : tasks[x].state = "FAILED"]]
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, dataVars, eng, taken, fetch, job>>
+-----------------------------------------------------------------------------
+(* Queues.                                                                                                 *)
 
-JoinBegin ==
-    /\ Free("task")
-    /\ \/ begun # None /\ liveBuf.step = stepNo /\ ~closed /\ JoinFrom("engine", "idle", "joinLast", lastStep)
-       \/ JoinFrom("engine", "flush", "joinFlush", eng.raise)
-       \/ \E t \in Readers : fetch[t] # None /\ JoinFrom(t, "join", "joinRead", fetch[t].joins)
-
-(* Of tasks that were drained before, `lost` tells whether one may have failed. *)
-JoinTo(t, from, to, raised) ==
-    /\ At(t, from) /\ waits[t].tids = {}
-    /\ Go(t, IF waits[t].failed \/ lost THEN raised ELSE to)
-    /\ waits' = [waits EXCEPT ![t] = NoWait]
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, dataVars, eng, taken, fetch, job>>
-
-JoinEnd ==
-    /\ Free("task")
-    /\ \/ JoinTo("engine", "joinLast", IF begun.batch.keys \cap DeferredKeys = {} THEN "wantPage" ELSE "reserve", "raised")
-       \/ JoinTo("engine", "joinFlush", "flushed", "raised")
-       \/ \E t \in Readers : JoinTo(t, "joinRead", "gather", "drop")
-
-Bytes(b) == Len(b.rows) * Cardinality(b.keys \cap DeferredKeys)
-
-Reserve ==
-    /\ At("engine", "reserve") /\ Free("task")
-    /\ LET n == Bytes(begun.batch) IN
-        IF charged + n <= Budget
-        THEN charged' = charged + n /\ eng' = [eng EXCEPT !.bytes = n] /\ Go("engine", "wantPage")
-        ELSE UNCHANGED <<charged, eng>> /\ Go("engine", "seal")
-    /\ UNCHANGED <<lockHolder, stateVars, tasks, queueVars, recordVars, tickets, holders, dataVars,
-                   waits, taken, fetch, job>>
-
+\* The engine hands a step's immediate tasks to the committer.
 Dispatch ==
-    /\ At("engine", "dispatch") /\ Free("task")
-    /\ lo' = lo \o AsSeq(lastStep)
-    /\ Go("engine", IF eng.raise # {} THEN "raise" ELSE "idle")
-    /\ UNCHANGED <<lockHolder, stateVars, tasks, hi, recordVars, budgetVars, holders, dataVars, localVars>>
+    /\ Free("task") /\ eng.pc = "published"
+    /\ lo' = lo \o InOrder({t \in Registered(eng.last) : tasks[t].state = "QUEUED"})
+    /\ eng' = [eng EXCEPT !.pc = "idle"]
+    /\ UNCHANGED <<stateVars, tasks, hi, recordVars, budgetVars, holders, memVars, lock, bld, rdr, com, schedVars>>
 
-(* A save that could not publish gives its charge back. *)
+\* Deferred tasks are written soon: those in no queue or the low one go to the high one, claimed ones are left alone.
+Escalate ==
+    /\ Free("task") /\ eng.up # {} /\ eng.pc # "published"
+    /\ LET raised == {t \in Registered(eng.up) : tasks[t].state \in {"PENDING", "QUEUED"} /\ t \notin Range(hi)}
+       IN  /\ tasks' = InState(raised, "QUEUED")
+           /\ hi' = hi \o InOrder(raised)
+           /\ lo' = Drop(lo, raised)
+    /\ eng' = [eng EXCEPT !.up = {}]
+    /\ UNCHANGED <<stateVars, recordVars, budgetVars, holders, memVars, lock, bld, rdr, com, schedVars>>
+
+-----------------------------------------------------------------------------
+(* Waits. Between the two actions of a wait its thread holds no lock. Who waits for tasks that are gone does not *)
+(* wait; but when a failure was drained, one of them may have been lost, and the wait ends with an error.        *)
+
+EngineWaits(T, pc) ==
+    /\ Registered(T) # {} \/ (failed /\ T # {})
+    /\ eng' = [eng EXCEPT !.pc = pc, !.wait = Registered(T)]
+    /\ UNCHANGED rdr
+
+JoinBegin(t) ==
+    /\ Free("task")
+    /\ \/ t = "engine" /\ eng.pc = "forward" /\ EngineWaits(eng.last, "joining")
+       \/ t = "engine" /\ eng.pc = "flush" /\ eng.up = {} /\ EngineWaits(eng.wait, "flushing")
+       \/ /\ t \in Readers /\ rdr[t].pc = "join" /\ (Registered(rdr[t].joins) # {} \/ failed)
+          /\ rdr' = [rdr EXCEPT ![t].pc = "joining", ![t].wait = Registered(rdr[t].joins)]
+          /\ UNCHANGED eng
+    /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, bld, com, schedVars>>
+
+SomeLost(T) == \E x \in T : IF x \in DOMAIN tasks THEN tasks[x].state = "FAILED" ELSE failed
+Awaited == IF eng.pc = "joining" THEN eng.last ELSE eng.wait
+
+JoinEnd(t) ==
+    /\ Free("task")
+    /\ \/ /\ t = "engine" /\ eng.pc \in {"joining", "flushing"} /\ eng.wait \subseteq woken
+          /\ eng' = [eng EXCEPT !.wait = {}, !.pc = IF SomeLost(Awaited) THEN "idle"
+                                                   ELSE IF @ = "joining" THEN "joined" ELSE "flushed"]
+          /\ UNCHANGED rdr
+       \/ /\ t \in Readers /\ rdr[t].pc = "joining" /\ rdr[t].wait \subseteq woken
+          /\ rdr' = [rdr EXCEPT ![t].pc = IF SomeLost(rdr[t].joins) THEN "error" ELSE "gather"]
+          /\ UNCHANGED eng
+    /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, bld, com, schedVars>>
+
+-----------------------------------------------------------------------------
+(* The byte budget.                                                                                        *)
+
+\* The clones of the step's deferred rows are charged before they are made, if they fit.
+Reserve ==
+    /\ Free("task") /\ CaughtUp /\ Late(begun.plan) # {}
+    /\ LET size == Cardinality(Late(begun.plan))
+       IN  IF charged + size <= Budget
+           THEN /\ charged' = charged + size
+                /\ eng' = [eng EXCEPT !.pc = "reserved", !.reserved = size]
+           ELSE /\ UNCHANGED charged
+                /\ eng' = [eng EXCEPT !.pc = "over budget"]
+    /\ UNCHANGED <<stateVars, tasks, queueVars, recordVars, tickets, holders, memVars, lock, bld, rdr, com, schedVars>>
+
+\* The charge of a step that was not published is given back.
 Unreserve ==
-    /\ At("engine", "gaveUp") /\ Free("task")
-    /\ charged' = charged - eng.bytes /\ eng' = NoEng /\ clone' = <<>> /\ Go("engine", "raised")
-    /\ UNCHANGED <<lockHolder, stateVars, tasks, queueVars, recordVars, tickets, holders, pool, page, liveBuf,
-                   waits, taken, fetch, job>>
+    /\ Free("task") /\ eng.pc = "aborted"
+    /\ charged' = charged - eng.reserved
+    /\ eng' = [eng EXCEPT !.pc = Back, !.reserved = 0]
+    /\ UNCHANGED <<stateVars, tasks, queueVars, recordVars, tickets, holders, memVars, lock, bld, rdr, com, schedVars>>
 
-(* ------------------------------ the committer ---------------------------- *)
+\* Tasks leave their tickets; the last one out gives the bytes back.
+ReleaseTickets(T) ==
+    LET left(x) == [x EXCEPT !.holders = @ \ T]
+        over == {x \in tickets : x.holders # {} /\ x.holders \subseteq T}
+    IN  /\ tickets' = {left(x) : x \in tickets \ over}
+        /\ charged' = charged - SizeOf(over)
+
+-----------------------------------------------------------------------------
+(* The committer.                                                                                          *)
+
+At(t, pc) == com[t].pc = pc
+To(t, pc) == com' = [com EXCEPT ![t].pc = pc]
+
+\* Pops what is queued highest, an escalation or one step's tasks, and claims its copy stage in one section.
 ClaimCopy ==
-    /\ At("committer", "idle") /\ Free("task") /\ hi \o lo # <<>>
-    /\ LET popped == IF hi # <<>> THEN Range(hi)
-                     ELSE {t \in Range(lo) : tasks[t].first = tasks[Head(lo)].first}
-       IN  /\ tasks' = SetState(popped, "COPYING")
-           /\ job' = [tids |-> popped, content |-> <<>>]
-           /\ hi' = Is(hi, DOMAIN tasks \ popped) /\ lo' = Is(lo, DOMAIN tasks \ popped)
-    /\ Go("committer", "copying")
-    /\ UNCHANGED <<lockHolder, stateVars, recordVars, budgetVars, holders, dataVars, waits, eng, taken, fetch>>
+    /\ Free("task") /\ At("committer", "idle") /\ hi \o lo # <<>>
+    /\ LET popped == IF hi # <<>> THEN Range(hi) ELSE {t \in Range(lo) : tasks[t].step = tasks[Head(lo)].step}
+           claimed == {t \in popped : tasks[t].state = "QUEUED"}
+       IN  /\ tasks' = InState(claimed, "COPYING")
+           /\ hi' = Drop(hi, popped) /\ lo' = Drop(lo, popped)
+           /\ com' = [com EXCEPT !["committer"] = [@ EXCEPT !.pc = "copying", !.tids = claimed]]
+    /\ UNCHANGED <<stateVars, recordVars, budgetVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
+\* The rows are on the host: the pages have landed, the clones were copied and are let go.
 HostReady ==
-    /\ At("committer", "copying") /\ Free("task")
-    /\ \A t \in job.tids : tasks[t].page # None => page[tasks[t].page].landed
-    /\ tasks' = SetState(job.tids, "HOST_READY") /\ ReleaseTickets(job.tids)
-    /\ Go("committer", "hostReady")
-    /\ UNCHANGED <<lockHolder, stateVars, queueVars, recordVars, holders, dataVars, localVars>>
+    /\ Free("task") /\ At("committer", "copying")
+    /\ \A t \in com["committer"].tids : IF tasks[t].late THEN TRUE ELSE Landed(tasks[t].page)
+    /\ tasks' = InState(com["committer"].tids, "HOST_READY")
+    /\ ReleaseTickets(com["committer"].tids)
+    /\ To("committer", "ready")
+    /\ UNCHANGED <<stateVars, queueVars, recordVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
-(* What a task lands: its last row of each place, unless a later claim took the place over. *)
-Lands(t) ==
-    IF tasks[t].abandoned THEN {}
-    ELSE {[key |-> w.key, slot |-> w.slot, version |-> w.version, tid |-> t, id |-> w.id] : w \in
-            {v \in tasks[t].rows : /\ <<v.key, v.slot>> \notin tasks[t].lost
-                                   /\ \A x \in tasks[t].rows : x.key = v.key /\ x.slot = v.slot => x.version <= v.version}}
-
+\* Which rows are written: those that no later claim took over.
 BeginPoolWrite ==
-    /\ At("committer", "hostReady") /\ Free("task")
-    /\ tasks' = [t \in DOMAIN tasks |-> IF t \in job.tids THEN [tasks[t] EXCEPT !.landing = Lands(t)] ELSE tasks[t]]
-    /\ LET torn == {<<w.key, w.slot>> : w \in UNION {Lands(t) : t \in job.tids}}
-       IN  pool' = [k \in Keys |-> [s \in Slots |-> IF <<k, s>> \in torn THEN Torn ELSE pool[k][s]]]
-    /\ Go("committer", "writing")
-    /\ UNCHANGED <<lockHolder, stateVars, queueVars, recordVars, budgetVars, holders, page, liveBuf, clone, localVars>>
+    /\ Free("task") /\ At("committer", "ready")
+    /\ com' = [com EXCEPT !["committer"] = [@ EXCEPT !.pc = "writing",
+                !.todo = UNION {{<<t, c>> : c \in tasks[t].rows \ tasks[t].lost} : t \in com["committer"].tids}]]
+    /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
-Landing(T) == UNION {tasks[t].landing : t \in T}
+\* One row of a task, where the task has it.
+RowOf(t, c) == IF tasks[t].late THEN tasks[t].bytes[c] ELSE page[tasks[t].page][c]
 
-(* Data: the rows leave their pages and clones for the pool. No lock is held. *)
-Scatter ==
-    /\ At("committer", "writing") /\ Go("committer", "scattered")
-    /\ LET rows == Landing(job.tids)
-           row(x) == CHOOSE w \in rows : w.key = x[1] /\ w.slot = x[2]
-           bytes(x) == IF tasks[row(x).tid].deferred THEN row(x).id ELSE page[tasks[row(x).tid].page].content[x]
-       IN  job' = [job EXCEPT !.content = [x \in {<<w.key, w.slot>> : w \in rows} |-> bytes(x)]]
-    /\ UNCHANGED <<lockHolder, stateVars, taskVars, holders, dataVars, waits, eng, taken, fetch>>
+\* A row reaches the pool. (Data: no lock.)
+PoolRowWritten ==
+    /\ At("committer", "writing")
+    /\ \E x \in com["committer"].todo :
+        /\ pool' = [pool EXCEPT ![x[2]] = RowOf(x[1], x[2])]
+        /\ com' = [com EXCEPT !["committer"].todo = @ \ {x}]
+    /\ UNCHANGED <<stateVars, taskVars, holders, buffers, page, onWay, lock, eng, bld, rdr, schedVars>>
 
-Recorded(T, s) == [t \in DOMAIN tasks |-> IF t \in T THEN [tasks[t] EXCEPT !.state = s, !.recorded = TRUE] ELSE tasks[t]]
-
+\* The rows are in the pool and the pages are left: the completion records are published, nobody is woken yet.
 Complete ==
-    /\ At("committer", "scattered") /\ Free("task") /\ Holding(job.tids) = {}
-    /\ tasks' = Recorded(job.tids, "WRITTEN")
-    /\ completed' = completed \o AsSeq(job.tids)
-    /\ pool' = [k \in Keys |-> [s \in Slots |-> IF <<k, s>> \in DOMAIN job.content THEN job.content[<<k, s>>]
-                                                ELSE pool[k][s]]]
-    /\ Go("committer", "recorded")
-    /\ UNCHANGED <<lockHolder, stateVars, queueVars, failed, budgetVars, holders, page, liveBuf, clone, localVars>>
+    /\ Free("task") /\ At("committer", "writing") /\ com["committer"].todo = {}
+    /\ ~HoldsAny(com["committer"].tids)
+    /\ tasks' = InState(com["committer"].tids, "WRITTEN")
+    /\ completed' = completed \o InOrder(com["committer"].tids)
+    /\ To("committer", "recorded")
+    /\ UNCHANGED <<stateVars, queueVars, failures, woken, budgetVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
-(* ------------------------------- failure --------------------------------- *)
-Mine(t) == IF t = "engine" THEN eng.raise ELSE job.tids
-
-(* A copy or a write of the committer fails; at the end the engine fails what nobody will write. *)
-Fail ==
+\* Tasks are lost: the committer's, or at the end those that nobody will write.
+Fail(t) ==
     /\ Free("task")
-    /\ \/ /\ pc["committer"] \in {"copying", "hostReady", "writing", "scattered"}
-          /\ tasks' = SetState(job.tids, "FAILED") /\ ReleaseTickets(job.tids)
-          /\ Go("committer", "failing") /\ UNCHANGED eng
-       \/ /\ At("engine", "stopping") /\ At("committer", "idle") /\ hi \o lo = <<>> /\ Unfinished # {}
-          /\ tasks' = SetState(Unfinished, "FAILED") /\ ReleaseTickets(Unfinished)
-          /\ eng' = [eng EXCEPT !.raise = Unfinished] /\ Go("engine", "failing")
-    /\ UNCHANGED <<lockHolder, stateVars, queueVars, recordVars, holders, dataVars, waits, taken, fetch, job>>
+    /\ LET T == IF t = "committer" THEN com[t].tids ELSE Unfinished
+       IN  /\ IF t = "committer" THEN CanFail /\ com[t].pc \in {"copying", "ready", "writing"}
+              ELSE At(t, "closing") /\ At("committer", "idle") /\ hi \o lo = <<>> /\ T # {}
+           /\ tasks' = InState(T, "FAILED")
+           /\ ReleaseTickets(T)
+           /\ com' = [com EXCEPT ![t] = [@ EXCEPT !.pc = "failed", !.tids = T, !.todo = {}]]
+    /\ UNCHANGED <<stateVars, queueVars, recordVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
-RecordFailure ==
-    /\ Free("task")
-    /\ \E t \in {"committer", "engine"} :
-        /\ At(t, "failing") /\ Holding(Mine(t)) = {}
-        /\ tasks' = Recorded(Mine(t), "FAILED") /\ failed' = failed \o AsSeq(Mine(t))
-        /\ Go(t, "failureRecorded")
-    /\ UNCHANGED <<lockHolder, stateVars, queueVars, completed, budgetVars, holders, dataVars, localVars>>
+\* The failure records are published after the pages were left; nobody is woken yet.
+RecordFailure(t) ==
+    /\ Free("task") /\ At(t, "failed") /\ ~HoldsAny(com[t].tids)
+    /\ failures' = failures \o InOrder(com[t].tids)
+    /\ To(t, "recorded")
+    /\ UNCHANGED <<stateVars, tasks, queueVars, completed, woken, budgetVars, holders, memVars, lock, eng, bld,
+                   rdr, schedVars>>
 
-(* Who waits for the tasks is woken, also when their record was drained meanwhile. *)
-Wake ==
-    /\ Free("task")
-    /\ \E t \in {"committer", "engine"} :
-        /\ pc[t] \in {"recorded", "failureRecorded"}
-        /\ tasks' = [x \in DOMAIN tasks |-> IF x \in Mine(t) THEN [tasks[x] EXCEPT !.finished = TRUE] ELSE tasks[x]]
-        /\ waits' = [x \in Threads |-> [tids |-> waits[x].tids \ Mine(t),
-                failed |-> waits[x].failed \/ (At(t, "failureRecorded") /\ waits[x].tids \cap Mine(t) # {})]]
-        /\ Go(t, IF t = "engine" THEN "stopping" ELSE "idle")
-        /\ IF t = "engine" THEN eng' = [eng EXCEPT !.raise = {}] /\ UNCHANGED job
-           ELSE job' = [tids |-> {}, content |-> <<>>] /\ UNCHANGED eng
-    /\ UNCHANGED <<lockHolder, stateVars, queueVars, recordVars, budgetVars, holders, dataVars, taken, fetch>>
+\* Whoever waits for the tasks is woken.
+Wake(t) ==
+    /\ Free("task") /\ At(t, "recorded")
+    /\ woken' = woken \cup com[t].tids
+    /\ com' = [com EXCEPT ![t] = [@ EXCEPT !.pc = IF t = "closer" THEN "closing" ELSE "idle", !.tids = {}]]
+    /\ UNCHANGED <<stateVars, tasks, queueVars, completed, failures, budgetVars, holders, memVars, lock, eng,
+                   bld, rdr, schedVars>>
 =============================================================================
