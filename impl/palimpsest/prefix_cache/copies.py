@@ -88,6 +88,13 @@ class Copies:
         event.record(torch.accelerator.current_stream(like.device.index))
         return event
 
+    def settle(self) -> None:
+        """Wait until every copy queued so far has landed. Raises `WaitTimeoutError` when the bound runs out."""
+        for device, stream in self._streams.items():
+            event = torch.Event(device=device)
+            event.record(stream)
+            LandedEvent(event, self._timeout_s, self._sync).synchronize()
+
     def to_host(self, rows: Rows) -> tuple[Rows, LandedEvent | None]:
         """Queue copies of device rows to pinned host memory; rows on the host are given as they are."""
         landing = {

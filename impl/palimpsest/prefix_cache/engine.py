@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from palimpsest.actions import action
-from palimpsest.errors import BadStepError, PrefixCacheError, ShutdownError, StepConsumedError
+from palimpsest.errors import BadStepError, PrefixCacheError, ShutdownError, StepConsumedError, WaitTimeoutError
 from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import events, split, steps
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
@@ -178,7 +178,10 @@ class EngineSide(CacheState):
             ctx = self.freeze(step_id, page, rows, outputs, storage)
             return ctx, *self.publish(ctx, outputs, storage)
         except BaseException:
-            self._controller.staging.release_page(page, [holder])
+            # A copy that is under way still uses the page; one that does not land keeps it.
+            with suppress(WaitTimeoutError):
+                self._copies.settle()
+                self._controller.staging.release_page(page, [holder])
             raise
 
     def _split(self, hidden: torch.Tensor | None, mm: Mapping[str, Any], rows: StepRows, padded: int) -> SplitOutputs:
