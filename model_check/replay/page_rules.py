@@ -18,6 +18,8 @@ class PageRules(Rules):
         self.handed_over()
         if s.reserved is not None or s.over_budget:
             self.reject("one step is charged at a time", "BudgetExact", f"{s.reserved} bytes are reserved")
+        if s.reports_forwards and s.begun is not None and not s.begun.forward:
+            self.reject("its forward has run", "SourceFrozen")
         if nbytes < 0:
             self.reject("a charge is a number of bytes", "BudgetExact", f"{nbytes}")
         fits = s.staged_bytes + nbytes <= s.budget
@@ -96,7 +98,8 @@ class PageRules(Rules):
             return
         if number in s.steps:
             self.reject("its step is consumed", "PageExclusive", f"step {number}")
-        if number in s.taken and page in s.frozen and not s.frozen[page].landed:
+        alone = len(s.holders[page]) == 1  # a wait for the copy may run out; then tasks keep the page
+        if alone and number in s.taken and page in s.frozen and not s.frozen[page].landed:
             self.reject("the step's copy has landed", "SourceFrozen", f"page {page}")
         s.taken.discard(number)
 
@@ -123,6 +126,8 @@ class PageRules(Rules):
         """The rows of a token have the same identity in each key, but for the key's own number."""
         numbers, first = self.s.key_numbers, None
         for key, lines in tags.items():
+            if not np.count_nonzero(lines):
+                continue  # rows that carry no identity
             number = numbers.setdefault(key, int(lines[0, -1]))
             if np.count_nonzero(lines[:, -1] == number) < lines.shape[0]:
                 self.differ("tags", f"key {number}", sorted(set(lines[:, -1].tolist())))
