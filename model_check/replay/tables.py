@@ -13,6 +13,7 @@ FROM_POOL, STAGED, NOTHING = 0, 1, 2
 TORN = -1
 
 IntArray = np.ndarray
+NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
 
 class KeyTable:
@@ -20,7 +21,7 @@ class KeyTable:
 
     def __init__(self, num_slots: int) -> None:
         self.version = np.zeros(num_slots, dtype=np.int64)
-        self.status = np.zeros(num_slots, dtype=np.int64)
+        self.status = np.zeros(num_slots, dtype=np.int8)
         self.writer = np.zeros(num_slots, dtype=np.int64)
         self.pool = np.zeros(num_slots, dtype=np.int64)
         #: the identity of the row that was claimed last, where rows are tagged
@@ -34,7 +35,7 @@ class KeyTable:
 
 
 class KeyLanding(NamedTuple):
-    """The rows of one key that a set of tasks writes, by slot: whose they are and which version."""
+    """The rows of one key that a set of tasks writes: slots, whose they are, and which version."""
 
     slots: IntArray
     tids: IntArray
@@ -45,7 +46,28 @@ class KeyLanding(NamedTuple):
 Landing = dict[str, KeyLanding]
 
 
-@dataclass
+class Record:
+    """The rows of one published step that are written with one schedule."""
+
+    __slots__ = ("disturbed", "owners", "slots", "tids", "versions")
+
+    def __init__(self, slots: IntArray, owners: list[int], counts: list[int], versions: dict[str, IntArray]) -> None:
+        self.slots, self.owners, self.versions = slots, owners, versions
+        #: the task of each row
+        self.tids: IntArray = np.repeat(np.array(owners, dtype=np.int64), counts)
+        #: a later claim or a reset took rows over
+        self.disturbed = False
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A charge and the tasks that hold it."""
+
+    nbytes: int
+    holders: set[int]
+
+
+@dataclass(slots=True)
 class Task:
     """A write task."""
 
@@ -54,56 +76,82 @@ class Task:
     deferred: bool
     state: str
     page: int | None
-    #: (key, slots, versions) of each step that added rows, in order
-    rows: list[tuple[str, IntArray, IntArray]] = field(default_factory=list)
+    #: publish number of its first rows
+    first: int
+    #: the ranges of records that it writes, in order
+    parts: list[tuple[Record, int, int]] = field(default_factory=list)
     lost: dict[str, list[IntArray]] = field(default_factory=dict)
     abandoned: bool = False
-    #: publish number of its first rows
-    first: int = 0
     #: what the pool write of its set writes, once that was decided
     landing: Landing | None = None
+    #: the charges of the clones that it keeps
+    tickets: list[Ticket] = field(default_factory=list)
     recorded: bool = False
     finished: bool = False
 
+    def lose(self, key: str, slots: IntArray) -> None:
+        """Note that a later tenant or claim took rows over."""
+        self.lost.setdefault(key, []).append(slots)
+        for record, _, _ in self.parts:
+            record.disturbed = True
+
     def lost_slots(self, key: str) -> IntArray:
         """Slots of `key` that were taken over."""
-        return np.concatenate(self.lost[key]) if key in self.lost else np.empty(0, dtype=np.int64)
+        return np.concatenate(self.lost[key]) if key in self.lost else NO_ROWS
 
 
-@dataclass
+@dataclass(slots=True)
 class Read:
     """A planned read."""
 
-    request: str
     key: str
     slots: IntArray
     versions: IntArray
-    sources: IntArray
+    #: which rows come from the pool; None for all
+    from_pool: np.ndarray | None
     joins: list[int]
-    preserved: np.ndarray
     tags: IntArray | None
+    #: which rows were copied aside; None for none
+    preserved: np.ndarray | None = None
     fetching: bool = False
+
+    def needs(self, rows: np.ndarray) -> np.ndarray:
+        """Those of `rows` (a mask) that come from the pool."""
+        return rows if self.from_pool is None else rows & self.from_pool
 
     def all_preserved(self) -> bool:
         """Whether each pool row has a preserved copy."""
-        pool = self.sources == FROM_POOL
-        return bool(self.preserved.any() and self.preserved[pool].all())
+        if self.preserved is None:
+            return False
+        return bool((self.preserved if self.from_pool is None else self.preserved[self.from_pool]).all())
 
 
-@dataclass
-class Ticket:
-    """A charge and the tasks that hold it."""
-
-    nbytes: int
-    holders: set[int]
-
-
-@dataclass
+@dataclass(slots=True)
 class Begun:
     """A step that was begun and not published."""
 
     hits: dict[str, IntArray]
-    reads: dict[tuple[str, str], int]
+    reads: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: its forward has run
+    forward: bool = False
+
+
+@dataclass(slots=True)
+class Frozen:
+    """A copy from the live buffers to a page, and the identities of the rows."""
+
+    step: int
+    keys: list[str]
+    tags: dict[str, IntArray]
+    landed: bool = False
+
+
+@dataclass(slots=True)
+class Writing:
+    """How far a thread has come with a set of tasks."""
+
+    stage: str
+    tids: list[int]
 
 
 class State:
@@ -111,40 +159,60 @@ class State:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.block_size = int(config["block_size"])
-        self.num_slots = int(config["num_blocks"]) * self.block_size
+        self.num_blocks = int(config["num_blocks"])
+        self.num_slots = self.num_blocks * self.block_size
         self.budget = int(config["budget_bytes"])
         self.tenant = np.zeros(self.num_slots, dtype=np.int64)
-        self._mark = np.zeros(self.num_slots, dtype=bool)
         self.keys: dict[str, KeyTable] = {}
+        #: the number that identities have for a key
+        self.key_numbers: dict[str, int] = {}
         self.tasks: dict[int, Task] = {}
         self.hi: list[int] = []
         self.lo: list[int] = []
         self.completed: list[int] = []
         self.failed: list[int] = []
         self.staged_bytes = 0
-        self.tickets: list[Ticket] = []
+        #: bytes charged for a step that is not published
+        self.reserved: int | None = None
+        #: those that were, when the step began to wait for its page
+        self.claimed_bytes: int | None = None
+        self.over_budget = False
         self.holders: list[set[tuple[str, int]]] = [set() for _ in range(int(config["pages"]))]
+        #: steps that wait for a page
         self.waiting: set[tuple[str, int]] = set()
-        #: the waits for tasks that have begun
-        self.joining: list[list[int]] = []
-        #: tasks that were written and drained
-        self.drained: set[int] = set()
-        #: tasks that were drained before their waiters were woken
+        self.frozen: dict[int, Frozen] = {}
+        #: by thread: the tasks that it waits for, the read that it fetches, the tasks that it writes
+        self.waits: dict[str, list[int]] = {}
+        self.fetches: dict[str, int] = {}
+        self.writing: dict[str, Writing] = {}
+        #: by thread: the reads of the step that it took last
+        self.building: dict[str, list[int]] = {}
+        #: the end of each task whose record was drained, and those among them whose waiters are not woken
+        self.drained: dict[int, str] = {}
         self.unwoken: set[int] = set()
-        self.landed: dict[int, bool] = {}
-        self.frozen_step: dict[int, int] = {}
-        self.frozen_tags: dict[int, Any] = {}
         self.steps: dict[int, tuple[int, list[int]]] = {}
+        #: steps that were taken and have not left their page
+        self.taken: set[int] = set()
         self.begun: Begun | None = None
         self.reads: dict[int, Read] = {}
         self.live: dict[str, int] = {}
         self.deferred: dict[str, int] = {}
-        self.generations = 0
-        self.publishes = 0
+        #: tasks that the engine has to hand to the committer
+        self.to_dispatch: list[int] = []
+        self.to_escalate: list[int] = []
         self.last_step: list[int] = []
-        self.failure = False
-        self.closed = False
-        self.ended = False
+        #: the last numbers given out
+        self.generations = self.publishes = self.last_tid = self.last_read = self.last_claim = 0
+        self.reports_forwards = False
+        self.failure = self.closed = self.end_drained = self.ended = False
+        self._mark = np.zeros(self.num_slots, dtype=bool)
+        self._place = np.zeros(self.num_slots, dtype=np.int64)
+        self._offsets = np.arange(self.block_size, dtype=np.int64)
+
+    def slots_of(self, blocks: IntArray) -> IntArray:
+        """The slots of whole blocks, in order."""
+        slots: IntArray = (blocks[:, None] * self.block_size + self._offsets).ravel()
+        return slots
 
     def among(self, slots: IntArray, others: IntArray) -> np.ndarray:
         """Which of `slots` are among `others`."""
@@ -153,20 +221,21 @@ class State:
         self._mark[others] = False
         return found
 
-    def distinct(self, slots: IntArray) -> bool:
-        """Whether no slot comes twice."""
-        self._mark[slots] = True
-        count = int(np.count_nonzero(self._mark))
-        self._mark[slots] = False
-        return count == slots.size
+    def last_of_each(self, slots: IntArray) -> np.ndarray | None:
+        """Which rows are the last ones of their slot; None when no slot comes twice."""
+        rows = np.arange(slots.size)
+        self._place[slots] = rows
+        last: np.ndarray = self._place[slots] == rows
+        return None if np.count_nonzero(last) == slots.size else last
 
     def excerpt(self, slots: IntArray | None = None) -> dict[str, Any]:
         """What a rejection shows: tasks, pages, reads, and the slots in question."""
-        at = slots[:8] if slots is not None else np.empty(0, dtype=np.int64)
+        at = NO_ROWS if slots is None else slots[:8]
+        at = at[(at >= 0) & (at < self.num_slots)]
         return {
             "tasks": {tid: task.state for tid, task in list(self.tasks.items())[-16:]},
-            "queues": {"hi": self.hi, "lo": self.lo},
-            "records": {"completed": self.completed, "failed": self.failed},
+            "queues": {"hi": list(self.hi), "lo": list(self.lo)},
+            "records": {"completed": list(self.completed), "failed": list(self.failed)},
             "holders": [sorted(holders) for holders in self.holders],
             "staged_bytes": self.staged_bytes,
             "steps": sorted(self.steps),

@@ -227,6 +227,7 @@ def test_S17_nobody_on_the_host_reads_a_page_before_its_copy_has_landed(on_devic
     assert_pool(s, "k", range(5), ("a", 0, 4), ("b", 4, 5))
 
 
+@pytest.mark.forges("escalates by hand a task that no action closed")
 def test_S18_no_copy_runs_before_the_kernel_that_produces_its_rows_has_retired(on_device, device):
     s = on_device(DEFERRED, eager=False)
     s.generation["a"] = 18  # no earlier test left such rows in memory

@@ -1,0 +1,153 @@
+"""The rules of reads: planned on the slot table, preserved when their slots are claimed, fetched or dropped."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .rules import Args, Rules
+from .tables import ABSENT, COMMITTED, FROM_POOL, IN_TRANSIT, NOTHING, STAGED, Begun, IntArray, KeyTable, Read
+
+
+class ReadRules(Rules):
+    """Actions on reads, and what begin and publish do with them."""
+
+    # ---------------------------------------------------------------- planning
+
+    def plan_all(self, logged: list[Args], expected: list[tuple[str, str]], begun: Begun) -> None:
+        """Plan the reads of the expected (request, key) and compare each with the logged one."""
+        if not logged and not expected:
+            return
+        self.same("reads", sorted(expected), sorted((entry["request"], entry["key"]) for entry in logged))
+        for entry in logged:
+            rid, hit = entry["read"], begun.hits[entry["request"]]
+            if rid <= self.s.last_read:
+                self.reject("a read is planned once", "ReleasedOnce", f"read {rid} after {self.s.last_read}")
+            self.s.last_read = rid
+            self.same_rows("reads", hit, entry["slots"], hit)
+            self.s.reads[rid] = self._plan(entry, hit)
+            begun.reads[entry["request"], entry["key"]] = rid
+
+    def _plan(self, entry: Args, slots: IntArray) -> Read:
+        table = self.s.keys[entry["key"]]
+        versions, status = table.version[slots], table.status[slots]
+        self.same_rows("reads", versions, entry["versions"], slots)
+        tags = None if table.tags is None else table.tags[slots]
+        if np.count_nonzero(status == COMMITTED) == slots.size:
+            self.same_everywhere("reads", FROM_POOL, entry["sources"], slots)
+            self.same("reads", [], entry["joins"])
+            return Read(entry["key"], slots, versions, None, [], tags)
+        sources, joins = self._sources(table, slots, status)
+        self.same_rows("reads", sources, entry["sources"], slots)
+        self.same("reads", joins, sorted(entry["joins"]))
+        if tags is not None:
+            tags[sources == NOTHING] = 0
+        return Read(entry["key"], slots, versions, sources == FROM_POOL, joins, tags)
+
+    def _sources(self, table: KeyTable, slots: IntArray, status: np.ndarray) -> tuple[IntArray, list[int]]:
+        """Where each row comes from, and the tasks to wait for."""
+        sources = np.where(status == ABSENT, NOTHING, FROM_POOL).astype(np.int8)
+        joins = []
+        writers = np.where(status == IN_TRANSIT, table.writer[slots], 0)
+        for tid in sorted(set(writers.tolist()) - {0}):
+            if self.s.tasks[tid].deferred:
+                sources[writers == tid] = STAGED
+            else:
+                joins.append(tid)
+        return sources, joins
+
+    # ---------------------------------------------------------------- preserving and dropping
+
+    def preserve(self, slots: IntArray, spared: list[int], logged: list[Args]) -> None:
+        """Copy aside the rows of pending reads that a claim of `slots` is about to overwrite."""
+        spec: dict[int, list[int]] = {}
+        for rid, read in self.s.reads.items():
+            if rid not in spared and (rows := self._rows_to_preserve(read, slots)) is not None:
+                spec[rid] = rows.tolist()
+        if spec or logged:
+            self.same("preserved", spec, {entry["read"]: entry["rows"].tolist() for entry in logged})
+            self.same("preserved", len(spec), len(logged))
+
+    def _rows_to_preserve(self, read: Read, slots: IntArray) -> IntArray | None:
+        need = read.needs(self.s.among(read.slots, slots))
+        if not np.count_nonzero(need):
+            return None
+        table = self.s.keys[read.key]
+        need = need & (table.version[read.slots] == read.versions)
+        if read.preserved is not None:
+            need &= ~read.preserved
+        rows = np.flatnonzero(need)
+        if not rows.size:
+            return None
+        if not (table.pool[read.slots[rows]] == read.versions[rows]).all():
+            self.reject("what is preserved is intact", "ReadIntegrity", read.key, read.slots[rows])
+        read.preserved = need if read.preserved is None else read.preserved | need
+        return rows
+
+    def drop(self, spec: list[int], logged: list[int]) -> None:
+        """Reads are over."""
+        if spec or logged:
+            self.same("dropped", sorted(spec), sorted(logged))
+        for rid in spec:
+            del self.s.reads[rid]
+
+    # ---------------------------------------------------------------- fetching
+
+    def begin_fetch(self, args: Args, post: Args, thread: str) -> None:
+        s, rid = self.s, args["read"]
+        if (read := s.reads.get(rid)) is None:
+            self.reject("the read is pending", "ReleasedOnce", f"read {rid}")
+        if read.fetching:
+            self.reject("the read is fetched once", "ReleasedOnce", f"read {rid}")
+        if s.fetches.get(thread) in s.reads:
+            self.reject("the thread fetches one read at a time", "ReleasedOnce", f"{thread!r}: {s.fetches[thread]}")
+        read.fetching = True
+        s.fetches[thread] = rid
+        self.same("reads", True, post["fetching"])
+
+    def end_fetch(self, args: Args, post: Args, thread: str) -> None:
+        s, rid = self.s, args["read"]
+        if (read := s.reads.pop(rid, None)) is None:
+            self.reject("the read is pending", "ReleasedOnce", f"read {rid}")
+        if s.fetches.pop(thread, None) != rid:
+            self.reject("the thread has begun the fetch", "ReadIntegrity", f"read {rid}")
+        for tid in read.joins:
+            if s.drained.get(tid) != "WRITTEN" and (tid not in s.tasks or s.tasks[tid].state != "WRITTEN"):
+                self.reject("the tasks that it joins are written", "ReadIntegrity", f"task {tid}")
+        self._same_preserved(read, post["preserved"])
+        if read.tags is not None and read.slots.size:
+            if post["tags"] is None:
+                self.differ("tags", "identities", None, read.slots)
+            self.same_rows("tags", read.tags, post["tags"], read.slots)
+        self.same("dropped", len(s.reads), post["pending"])
+
+    def _same_preserved(self, read: Read, logged: list[int]) -> None:
+        """Rows that were overwritten come from the preserved copies, the others from the pool as planned."""
+        table, slots = self.s.keys[read.key], read.slots
+        moved = table.version[slots] != read.versions
+        if read.preserved is None and not np.count_nonzero(moved):
+            changed = None
+        else:
+            changed = read.preserved if read.preserved is not None and read.all_preserved() else read.needs(moved)
+        spec = [] if changed is None else np.flatnonzero(changed).tolist()
+        if spec != logged:
+            self.differ("preserved", spec, logged, slots)
+        wrong = table.pool[slots] != read.versions
+        if changed is not None:
+            stale = changed if read.preserved is None else changed & ~read.preserved
+            if stale.any():
+                self.reject("changed rows were preserved", "PreservedBeforeOverwrite", read.key, slots[stale])
+            wrong &= ~changed
+        if np.count_nonzero(wrong) and (wrong := read.needs(wrong)).any():
+            self.reject("the pool has the planned rows", "ReadIntegrity", read.key, slots[wrong])
+
+    def drop_read(self, args: Args, post: Args, thread: str) -> None:
+        s, rids = self.s, args["reads"]
+        if not rids or any(rid not in s.reads for rid in rids) or len(set(rids)) < len(rids):
+            self.reject("the reads are pending", "ReleasedOnce", f"reads {rids}")
+        fetched = rids == [s.fetches.get(thread)]
+        built = sorted(rids) == sorted(rid for rid in s.building.get(thread, ()) if rid in s.reads)
+        if not (fetched or built):
+            self.reject("the thread's own reads are dropped, all of its step's", "ReleasedOnce", f"reads {rids}")
+        for rid in rids:
+            del s.reads[rid]
+        self.same("dropped", len(s.reads), post["pending"])
