@@ -27,6 +27,8 @@ _STATE_CODES = {2216, 2217, 2218}
 _BACK_TO_STATE, _SUCCESS, _VERSION = 2122, 2193, 2262
 _ERROR_SEVERITIES = {1, 2}
 _KEPT_LINES = 60
+#: what a specification of ours prints begins with this
+SAYS = "PALIMPSEST "
 
 
 class Kind(Enum):
@@ -96,6 +98,8 @@ class Result:
     lines: tuple[str, ...]
     seconds: float
     status: int
+    #: what the specification itself printed
+    said: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -119,6 +123,8 @@ class Output:
     errors: list[str] = field(default_factory=list)
     #: the last lines outside of any message: what the parser, `PrintT` and a dying JVM say
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    #: what the specification itself printed, without the mark
+    said: list[str] = field(default_factory=list)
     _code: int | None = None
     _severity: int = 0
     _text: list[str] = field(default_factory=list)
@@ -131,6 +137,8 @@ class Output:
             self._code, self._severity = int(start[1]), int(start[2])
         elif _END.fullmatch(line):
             self._close()
+        elif (said := line.strip('"')).startswith(SAYS):
+            self.said.append(said.removeprefix(SAYS).replace('\\"', '"'))  # a printed string has its quotes escaped
         elif self._code is not None and not line.startswith(_LOADING):
             self._text.append(line)
         elif line.strip() and not line.startswith(_LOADING):

@@ -92,9 +92,11 @@ LiveSpec == Spec /\ Fairness
 ReadIntegrity ==
     \A h \in DOMAIN reads : reads[h].st = "done" /\ reads[h].step # 0 => reads[h].got = reads[h].want
 
-\* What can be planned on is the present tenant's, of each key, also of those that it never wrote.
+\* What can be planned on is the present tenant's, of each key, also of those that it never wrote; and a block has
+\* one tenant, also where that tenant has not written yet.
 TenantIsolation ==
-    \A c \in Cells : status[c] # "ABSENT" => ident[c][1] = tenant[c[1]] /\ tenant[c[1]] # NoTenant
+    /\ \A c \in Cells : status[c] # "ABSENT" => ident[c][1] = tenant[c[1]] /\ tenant[c[1]] # NoTenant
+    /\ \A b \in Blocks : Cardinality({tenant[s] : s \in b} \ {NoTenant}) <= 1
 
 \* A pending read whose row was claimed has a copy of the row that it asked for.
 PreservedBeforeOverwrite ==

@@ -9,6 +9,11 @@ ToEnd == /\ com["closer"].pc = "closing" /\ At("committer", "idle") /\ Unfinishe
          /\ "prefetch" \in Readers => rdr["prefetch"].pc = "idle"
 Release == lock' = [lock EXCEPT !["state"] = Nobody]
 
+\* A task's record is published next.
+RecordDue == \E w \in Writers :
+    /\ ~HoldsAny(com[w].tids)
+    /\ At(w, "failed") \/ (At(w, "writing") /\ com[w].todo = {})
+
 -----------------------------------------------------------------------------
 (* Drain: the first part of the critical section of most actions below.                                    *)
 
@@ -20,26 +25,32 @@ EngineDrains == /\ eng.up = {}
                    \/ eng.pc = "idle" /\ (agenda # <<>> \/ CanReset) /\ ~closed
                    \/ eng.pc = "begun" /\ agenda # <<>> /\ CanSkip /\ ~closed
 
-\* Records are taken, and what was written becomes visible where its task still owns the cell. With a failure
-\* among them the caller raises instead of going on.
-Drain(t) ==
-    /\ Free("state") /\ Free("task") /\ Records
-    /\ \/ t = "engine" /\ EngineDrains
-       \/ t = "builder" /\ BuilderFree /\ DOMAIN steps # {} /\ ~closed
-       \/ t = "closer" /\ ToEnd
+\* Records are taken, and what was written becomes visible where its task still owns the cell.
+TakeRecords ==
     /\ LET landed == {c \in Cells : writer[c] \in Range(completed)}
        IN  /\ status' = [c \in Cells |-> IF c \in landed /\ status[c] = "IN_TRANSIT" THEN "COMMITTED" ELSE status[c]]
            /\ writer' = [c \in Cells |-> IF c \in landed THEN NoTask ELSE writer[c]]
     /\ failed' = (failed \/ failures # <<>>)
     /\ tasks' = Without(tasks, Range(completed) \cup Range(failures))
     /\ completed' = <<>> /\ failures' = <<>>
+    /\ UNCHANGED <<tenant, version, ident, reqVars, stepVars, reads, closed, epoch, queueVars, woken, budgetVars,
+                   holders, memVars, bld, rdr, com, schedVars>>
+
+\* With a failure among the records the caller raises instead of going on. A drain that finds nothing is a step of
+\* its own only where a record may still come before the action that it belongs to; anywhere else the order of the
+\* two does not matter, and MayEnter takes them as one.
+Drain(t) ==
+    /\ Free("state") /\ Free("task")
+    /\ Records \/ (RecordDue /\ ~(t = "engine" /\ eng.pc \in {"flush", "flushed", "forward"}))
+    /\ \/ t = "engine" /\ EngineDrains
+       \/ t = "builder" /\ BuilderFree /\ DOMAIN steps # {} /\ ~closed
+       \/ t = "closer" /\ ToEnd
+    /\ TakeRecords
     /\ LET leaves == (t # "closer" /\ failed') \/ (t = "engine" /\ eng.pc \in {"flush", "flushed", "forward"})
        IN  lock' = [lock EXCEPT !["state"] = IF leaves THEN Nobody ELSE t]
     /\ eng' = IF t # "engine" \/ eng.pc = "frozen" THEN eng
               ELSE IF failed' THEN [eng EXCEPT !.pc = "stopped"]
               ELSE IF eng.pc \in {"flush", "flushed"} THEN [eng EXCEPT !.pc = "joined"] ELSE eng
-    /\ UNCHANGED <<tenant, version, ident, reqVars, stepVars, reads, closed, epoch, queueVars, woken, budgetVars,
-                   holders, memVars, bld, rdr, com, schedVars>>
 
 -----------------------------------------------------------------------------
 (* The engine.                                                                                             *)
@@ -102,76 +113,94 @@ NewTask(plan, r, K, late, state, bytes) ==
     [state |-> state, late |-> late, req |-> r, step |-> eng.step, page |-> IF late THEN NoPage ELSE eng.page,
      rows |-> SlotsOf(plan, r) \X K, lost |-> {}, bytes |-> bytes, clones |-> IF late THEN {eng.step} ELSE {}]
 
+\* What a step claims: its cells, whose they are, which task writes them, what; and who loses what by it. (A record
+\* that Publish computes once. TLCEval says that a value is to be kept, it has no other meaning.)
+Claim(plan) ==
+    LET batch == Range(plan.order)
+        claimed == PlanSlots(plan)
+        nowKeys == plan.keys \cap Immediate
+        lateKeys == plan.keys \cap Deferred
+        \* the tasks, numbered: immediate ones in the batch's order, then deferred ones that are opened
+        nows == IF nowKeys = {} THEN 0 ELSE Len(plan.order)
+        opens == TLCEval({i \in DOMAIN plan.order : lateKeys # {} /\ ~CanTake(plan, plan.order[i])})
+        before(r) == {i \in opens : i <= PlaceOf(plan, r)}
+        nowTask == TLCEval([r \in batch |-> tids + PlaceOf(plan, r)])
+        lateTask == TLCEval([r \in batch |-> IF PlaceOf(plan, r) \notin opens THEN openTask[r]
+                                             ELSE tids + nows + Cardinality(before(r))])
+        generation == TLCEval([r \in batch |-> Generation(plan, r)])
+        share == TLCEval([s \in claimed |-> RequestAt(plan, s)])
+        owner == TLCEval([s \in claimed |-> generation[share[s]]])
+        cells == claimed \X plan.keys
+        taker == TLCEval([c \in cells |-> IF c[2] \in Immediate THEN nowTask[share[c[1]]] ELSE lateTask[share[c[1]]]])
+        \* cells that only lose an earlier tenant's row, by the key or, as a block changes hands whole, by the slot
+        bereft == {s \in claimed : tenant[s] # owner[s]} \X (known \ plan.keys)
+        mates == TLCEval({s \in Whole(claimed) \ claimed :
+                            tenant[s] \notin {NoTenant} \cup {owner[x] : x \in BlockOf(s) \cap claimed}})
+        unwritten == {c \in mates \X Keys : LateWriter(c)}
+    IN  [slots |-> claimed, cells |-> TLCEval(cells), owner |-> owner, generation |-> generation, taker |-> taker,
+         name |-> TLCEval([c \in cells |-> Identity(plan, c)]),
+         bereft |-> TLCEval(bereft), mates |-> mates, unwritten |-> TLCEval(unwritten),
+         taken |-> TLCEval(bereft \cup unwritten \cup {c \in cells : writer[c] # taker[c]}),
+         nowKeys |-> nowKeys, lateKeys |-> lateKeys, nowTask |-> nowTask, lateTask |-> lateTask,
+         nowNew |-> IF nowKeys = {} THEN {} ELSE Range(nowTask),
+         takers |-> IF lateKeys = {} THEN {} ELSE Range(lateTask),
+         tids |-> nows + Cardinality(opens),
+         closed |-> {openTask[plan.order[i]] : i \in opens} \ {NoTask}]
+
 \* Make the step part of the cache, all at once: preserve, claim its slots, register its tasks, bind them to the
 \* page, plan again the hits on its own rows and on keys seen first, store it for the builder.
 Publish ==
     /\ eng.pc = "frozen" /\ MayEnter("engine") /\ Free("task") /\ Free("page") /\ ~closed /\ ~failed
     /\ CanLag \/ Landed(eng.page)
-    /\ LET plan == begun.plan
-           claimed == PlanSlots(plan)
-           batch == Range(plan.order)
-           nowKeys == plan.keys \cap Immediate
-           lateKeys == plan.keys \cap Deferred
-           \* the tasks, numbered: immediate ones in the batch's order, then deferred ones that are opened
-           nows == IF nowKeys = {} THEN 0 ELSE Len(plan.order)
-           opens(i) == lateKeys # {} /\ ~CanTake(plan, plan.order[i])
-           opened(n) == {i \in 1..n : opens(i)}
-           nowTask(r) == tids + PlaceOf(plan, r)
-           lateTask(r) == IF CanTake(plan, r) THEN openTask[r]
-                          ELSE tids + nows + Cardinality(opened(PlaceOf(plan, r)))
-           taker(c) == IF c[2] \in Immediate THEN nowTask(RequestAt(plan, c[1])) ELSE lateTask(RequestAt(plan, c[1]))
-           \* the cells that are claimed, and those that only lose an earlier tenant's row
-           cells == PlanCells(plan)
-           owner(s) == Generation(plan, RequestAt(plan, s))
-           bereft == {c \in Cells \ cells : c[1] \in claimed /\ tenant[c[1]] # owner(c[1])}
-           robbed(t) == {c \in bereft : writer[c] = t} \cup {c \in cells : writer[c] = t /\ taker(c) # t}
-           takers == IF lateKeys = {} THEN {} ELSE {lateTask(r) : r \in batch}
-           nowNew == IF nowKeys = {} THEN {} ELSE {nowTask(r) : r \in batch}
-           lateNew == takers \ DOMAIN tasks
-           nowOf(t) == CHOOSE r \in batch : nowTask(r) = t
-           lateOf(t) == CHOOSE r \in batch : lateTask(r) = t
+    /\ \E plan \in {begun.plan} : \E new \in {Claim(plan)} :
+       LET batch == Range(plan.order)
+           lost(t) == {c \in new.taken : writer[c] = t}
+           nowOf(t) == CHOOSE r \in batch : new.nowTask[r] = t
+           lateOf(t) == CHOOSE r \in batch : new.lateTask[r] = t
            \* a task that goes on has this step's rows in place of those that it had there
-           grown(t) == [tasks[t] EXCEPT !.rows = @ \cup (SlotsOf(plan, lateOf(t)) \X lateKeys),
+           grown(t) == [tasks[t] EXCEPT !.rows = @ \cup (SlotsOf(plan, lateOf(t)) \X new.lateKeys),
                             !.bytes = [c \in Cells |-> IF c[1] \in SlotsOf(plan, lateOf(t)) /\ eng.clone[c] # Garbage
                                                       THEN eng.clone[c] ELSE @[c]],
                             !.clones = @ \cup {eng.step}]
            hits == {<<begun.n, r, k>> : r \in Hits(plan), k \in known \cup plan.keys}
            again(h) == h \notin DOMAIN reads \/ h[2] \in Overtaken(plan)
            tryOf(h) == IF h \in DOMAIN reads THEN reads[h].try + 1 ELSE 1
-           asked(h, want) == [i \in 1..Len(want) |-> IF plan.hits[h[2]][i] \in claimed
+           asked(h, want) == [i \in 1..Len(want) |-> IF plan.hits[h[2]][i] \in new.slots
                                                      THEN ident'[<<plan.hits[h[2]][i], h[3]>>] ELSE want[i]]
-       IN  /\ tenant' = [s \in Slots |-> IF s \in claimed THEN owner(s) ELSE tenant[s]]
-           /\ version' = [c \in Cells |-> IF c \in cells \cup bereft THEN version[c] + 1 ELSE version[c]]
-           /\ status' = [c \in Cells |-> IF c \in cells THEN "IN_TRANSIT"
-                                         ELSE IF c \in bereft THEN "ABSENT" ELSE status[c]]
-           /\ writer' = [c \in Cells |-> IF c \in cells THEN taker(c) ELSE IF c \in bereft THEN NoTask ELSE writer[c]]
-           /\ ident' = [c \in Cells |-> IF c \in cells THEN Identity(plan, c)
-                                        ELSE IF c \in bereft THEN Absent ELSE ident[c]]
-           /\ liveGen' = [r \in Requests |-> IF r \in batch THEN Generation(plan, r) ELSE liveGen[r]]
+       IN  /\ tenant' = [s \in Slots |-> IF s \in new.slots THEN new.owner[s]
+                                         ELSE IF s \in new.mates THEN NoTenant ELSE tenant[s]]
+           /\ version' = [c \in Cells |-> IF c \in new.cells \cup new.bereft THEN version[c] + 1 ELSE version[c]]
+           /\ status' = [c \in Cells |-> IF c \in new.cells THEN "IN_TRANSIT"
+                                         ELSE IF c \in new.bereft \/ Retired(c, new.mates) THEN "ABSENT" ELSE status[c]]
+           /\ writer' = [c \in Cells |-> IF c \in new.cells THEN new.taker[c]
+                                         ELSE IF c \in new.bereft \cup new.unwritten THEN NoTask ELSE writer[c]]
+           /\ ident' = [c \in Cells |-> IF c \in new.cells THEN new.name[c]
+                                        ELSE IF c \in new.bereft \/ Retired(c, new.mates) THEN Absent ELSE ident[c]]
+           /\ liveGen' = [r \in Requests |-> IF r \in batch THEN new.generation[r] ELSE liveGen[r]]
            /\ gens' = gens + Cardinality(NewOnes(plan, Len(plan.order)))
            /\ known' = known \cup plan.keys
-           /\ tids' = tids + nows + Cardinality(opened(Len(plan.order)))
-           /\ openTask' = [r \in Requests |-> IF r \in batch /\ lateKeys # {} THEN lateTask(r) ELSE openTask[r]]
-           /\ tasks' = [t \in DOMAIN tasks \cup nowNew \cup lateNew |->
-                CASE t \in nowNew -> NewTask(plan, nowOf(t), nowKeys, FALSE, "QUEUED", Blank)
-                  [] t \in lateNew -> NewTask(plan, lateOf(t), lateKeys, TRUE, "PENDING",
+           /\ tids' = tids + new.tids
+           /\ openTask' = [r \in Requests |-> IF r \in batch /\ new.lateKeys # {} THEN new.lateTask[r] ELSE openTask[r]]
+           /\ tasks' = [t \in DOMAIN tasks \cup new.nowNew \cup new.takers |->
+                CASE t \in new.nowNew -> NewTask(plan, nowOf(t), new.nowKeys, FALSE, "QUEUED", Blank)
+                  [] t \in new.takers \ DOMAIN tasks -> NewTask(plan, lateOf(t), new.lateKeys, TRUE, "PENDING",
                         [c \in Cells |-> IF c[1] \in SlotsOf(plan, lateOf(t)) THEN eng.clone[c] ELSE Garbage])
-                  [] OTHER -> [(IF t \in takers THEN grown(t) ELSE tasks[t]) EXCEPT !.lost = @ \cup robbed(t)]]
-           /\ tickets' = IF takers = {} THEN tickets
-                         ELSE tickets \cup {[step |-> eng.step, size |-> eng.reserved, holders |-> takers]}
-           /\ holders' = [holders EXCEPT ![eng.page] = @ \cup TaskHolds(nowNew)]
+                  [] OTHER -> [(IF t \in new.takers THEN grown(t) ELSE tasks[t]) EXCEPT !.lost = @ \cup lost(t)]]
+           /\ tickets' = IF new.takers = {} THEN tickets
+                         ELSE tickets \cup {[step |-> eng.step, size |-> eng.reserved, holders |-> new.takers]}
+           /\ holders' = [holders EXCEPT ![eng.page] = @ \cup TaskHolds(new.nowNew)]
            /\ reads' = [h \in DOMAIN reads \cup hits |->
                 LET read == IF h \in hits /\ again(h)
                             THEN PlanOf(h, plan.hits[h[2]], tryOf(h), eng.step,
                                         version', status', writer', tasks', ident')
-                            ELSE Preserve(h, claimed)
+                            ELSE Preserve(h, new.slots)
                 IN  IF h \in hits THEN [read EXCEPT !.step = eng.step, !.want = asked(h, @)] ELSE read]
            /\ steps' = (eng.step :> eng.page) @@ steps
-           /\ saved' = saved \cup {eng.step} /\ given' = (eng.step :> Output(plan)) @@ given
+           /\ saved' = saved \cup {eng.step}
+           /\ given' = (eng.step :> [c \in Cells |-> IF c \in new.cells THEN new.name[c] ELSE Garbage]) @@ given
            /\ begun' = NoStep
-           /\ eng' = [eng EXCEPT !.pc = IF nowNew = {} THEN "idle" ELSE "published", !.last = nowNew,
-                        !.up = {openTask[r] : r \in {plan.order[i] : i \in opened(Len(plan.order))}} \ {NoTask},
-                        !.page = NoPage, !.reserved = 0, !.clone = Blank]
+           /\ eng' = [eng EXCEPT !.pc = IF new.nowNew = {} THEN "idle" ELSE "published", !.last = new.nowNew,
+                        !.up = new.closed, !.page = NoPage, !.reserved = 0, !.clone = Blank]
     /\ Release
     /\ UNCHANGED <<consumed, flagVars, queueVars, recordVars, charged, memVars, bld, rdr, com, schedVars>>
 
@@ -205,7 +234,7 @@ DiscardStep ==
 Reset ==
     /\ CanReset /\ eng.pc = "idle" /\ eng.up = {} /\ MayEnter("engine") /\ Free("task") /\ ~closed /\ ~failed
     /\ tenant' = [s \in Slots |-> NoTenant]
-    /\ version' = [c \in Cells |-> version[c] + 1]
+    /\ version' = [c \in Cells |-> IF c[2] \in known THEN version[c] + 1 ELSE version[c]]
     /\ status' = [c \in Cells |-> "ABSENT"] /\ writer' = [c \in Cells |-> NoTask]
     /\ ident' = [c \in Cells |-> Absent]
     /\ tasks' = [t \in DOMAIN tasks |-> [tasks[t] EXCEPT !.lost = tasks[t].rows]]

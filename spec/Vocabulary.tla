@@ -5,6 +5,7 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
     Slots,       \* places of one token's row: a set of numbers
+    Blocks,      \* the slots that change hands together: a partition of Slots
     Requests,    \* request ids; an id may be used again by a later generation
     Immediate,   \* keys that are written at each step
     Deferred,    \* keys that are written when the request ends or the budget presses
@@ -25,6 +26,8 @@ CONSTANTS        \* switches of the environment
 
 Keys  == Immediate \cup Deferred
 Cells == Slots \X Keys                          \* (slot, key): the place of one row
+BlockOf(s) == CHOOSE b \in Blocks : s \in b
+Whole(S) == UNION {BlockOf(s) : s \in S}         \* the slots of all blocks that S touches
 
 \* A row is known by its identity <<generation, position, key>>: what the bytes are, never where they lie.
 Absent  == <<0, 0, "absent">>                   \* the present tenant wrote nothing here

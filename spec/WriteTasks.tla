@@ -15,12 +15,14 @@ Dispatch ==
     /\ UNCHANGED <<stateVars, tasks, hi, recordVars, budgetVars, holders, memVars, lock, bld, rdr, com, schedVars>>
 
 \* Deferred tasks are written soon: those in no queue or the low one go to the high one, claimed ones are left alone.
+Raised(T) == {t \in Registered(T) : tasks[t].state \in {"PENDING", "QUEUED"} /\ t \notin Range(hi)}
+Raise(T) ==
+    /\ tasks' = InState(T, "QUEUED")
+    /\ hi' = hi \o InOrder(T)
+    /\ lo' = Drop(lo, T)
 Escalate ==
     /\ Free("task") /\ eng.up # {} /\ eng.pc # "published"
-    /\ LET raised == {t \in Registered(eng.up) : tasks[t].state \in {"PENDING", "QUEUED"} /\ t \notin Range(hi)}
-       IN  /\ tasks' = InState(raised, "QUEUED")
-           /\ hi' = hi \o InOrder(raised)
-           /\ lo' = Drop(lo, raised)
+    /\ Raise(Raised(eng.up))
     /\ eng' = [eng EXCEPT !.up = {}]
     /\ UNCHANGED <<stateVars, recordVars, budgetVars, holders, memVars, lock, bld, rdr, com, schedVars>>
 
@@ -59,16 +61,16 @@ JoinEnd(t) ==
 -----------------------------------------------------------------------------
 (* The byte budget.                                                                                        *)
 
-\* The clones of the step's deferred rows are charged before they are made, if they fit.
-Reserve ==
+\* The clones of the step's deferred rows are charged before they are made, if they fit. (A trace gives their bytes.)
+ReserveOf(size) ==
     /\ Free("task") /\ CaughtUp /\ Late(begun.plan) # {}
-    /\ LET size == Cardinality(Late(begun.plan))
-       IN  IF charged + size <= Budget
-           THEN /\ charged' = charged + size
-                /\ eng' = [eng EXCEPT !.pc = "reserved", !.reserved = size]
-           ELSE /\ UNCHANGED charged
-                /\ eng' = [eng EXCEPT !.pc = "over budget"]
+    /\ IF charged + size <= Budget
+       THEN /\ charged' = charged + size
+            /\ eng' = [eng EXCEPT !.pc = "reserved", !.reserved = size]
+       ELSE /\ UNCHANGED charged
+            /\ eng' = [eng EXCEPT !.pc = "over budget"]
     /\ UNCHANGED <<stateVars, tasks, queueVars, recordVars, tickets, holders, memVars, lock, bld, rdr, com, schedVars>>
+Reserve == ReserveOf(Cardinality(Late(begun.plan)))
 
 \* The charge of a step that was not published is given back.
 Unreserve ==

@@ -4,6 +4,10 @@ EXTENDS PrefixCache
 
 All == {"h", "d"}
 
+\* Blocks of one slot, and of two.
+Single == {{s} : s \in Slots}
+Pairs == {{s \in Slots : s \div 2 = n} : n \in {s \div 2 : s \in Slots}}
+
 \* One request's share of a step: request, first position, slots in order, hit.
 Part(r, first, slots, hit) == [r |-> r, first |-> first, slots |-> slots, hit |-> hit]
 \* A step: requests that ended, slots given to new requests, the parts of its batch, the keys that it saves.
@@ -12,7 +16,7 @@ Step(ended, parts, keys) ==
         part(r) == parts[CHOOSE i \in of(r) : TRUE]
         new(r) == of(r) # {} /\ part(r).first = Len(part(r).hit)  \* a request that goes on has no hit and is further
     IN  [ended |-> ended,
-         given |-> UNION {IF new(r) THEN Range(part(r).slots) ELSE {} : r \in Requests},
+         given |-> Whole(UNION {IF new(r) THEN Range(part(r).slots) ELSE {} : r \in Requests}),
          order |-> [i \in 1..Len(parts) |-> parts[i].r],
          rows |-> [r \in Requests |-> IF of(r) = {} THEN {}
                      ELSE {<<part(r).first + i - 1, part(r).slots[i]>> : i \in 1..Len(part(r).slots)}],
@@ -66,6 +70,12 @@ Unwritten == { << Step({}, <<Part("a", 0, <<0>>, <<>>)>>, Keys),
                   Step({}, <<Part("c", 1, <<1>>, <<0>>)>>, Keys) >>,
                << Step({}, <<Part("b", 0, <<0>>, <<>>)>>, {"h"}),
                   Step({"b"}, <<Part("c", 1, <<1>>, <<0>>)>>, Keys) >> }
+
+\* b, which runs already, is given a's block and writes one slot of it; c hits both. With a deferred key a's task loses
+\* what it would have written beside b's row.
+Mates == { << Step({}, <<Part("a", 0, <<0, 1>>, <<>>), Part("b", 0, <<2>>, <<>>)>>, Keys),
+              Step({"a"}, <<Part("b", 1, <<0>>, <<>>)>>, Keys),
+              Step({}, <<Part("c", 2, <<4>>, <<0, 1>>)>>, Keys) >> }
 
 \* A save of both keys, then one that another tenant's hit joins.
 Aborted == { << Step({}, <<Part("a", 0, <<0>>, <<>>)>>, Keys),
