@@ -130,15 +130,17 @@ SingleWriter ==
     /\ \A x, y \in com["committer"].todo : x[2] = y[2] => x = y
     /\ \A c \in Cells : status[c] = "COMMITTED" => pool[c] = ident[c]
 
-LegalMove(t) == LET from == tasks[t].state  to == tasks'[t].state
-                IN  from = to \/ \E x \in TaskNext : x[2] = from /\ x[3] = to
+Moves(table, from, to) == from = to \/ \E x \in table : x[2] = from /\ x[3] = to
+LegalMove(t) == Moves(TaskNext, tasks[t].state, tasks'[t].state)
 QueuesRight ==
     LET queue == hi \o lo
     IN  /\ \A i, j \in DOMAIN queue : queue[i] = queue[j] => i = j
         /\ \A t \in Range(queue) : t \in DOMAIN tasks /\ tasks[t].state = "QUEUED"
 
-\* Each task goes its way step by step, is queued at most once and claimed at most once, and is gone when final.
+\* Each task goes its way step by step, is queued at most once and claimed at most once, and is gone when final. So
+\* does each row: nothing is committed that was not on its way.
 TaskChain == [][ /\ \A t \in DOMAIN tasks \cap DOMAIN tasks' : LegalMove(t)
+                 /\ \A c \in Cells : Moves(RowNext, status[c], status'[c])
                  /\ \A t \in DOMAIN tasks \ DOMAIN tasks' : tasks[t].state \in Final
                  /\ \A t \in DOMAIN tasks' \ DOMAIN tasks : tasks'[t].state \in {"PENDING", "QUEUED"}
                  /\ QueuesRight' ]_vars

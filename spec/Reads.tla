@@ -79,6 +79,7 @@ ReaderDrops(t) ==
     /\ \/ Gone(t) /\ rdr[t].pc # "joining"
        \/ ~Gone(t) /\ rdr[t].pc = "error"
        \/ ~Gone(t) /\ Gathers(t) /\ Missing(t) = {} /\ Raises(rdr[t].hit)
+       \/ ~Gone(t) /\ rdr[t].pc = "gather" /\ CanDrop
     /\ reads' = IF Gone(t) THEN reads ELSE Over({rdr[t].hit})
     /\ rdr' = [rdr EXCEPT ![t] = IdleReader]
 

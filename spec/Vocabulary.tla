@@ -19,7 +19,7 @@ CONSTANTS        \* switches of the environment
     CanLag,      \* a copy into a page may land after the step was published
     CanAbort,    \* a save may fail before it is published, and is tried again
     CanSkip,     \* a step that was begun may stay without a forward
-    CanDrop,     \* the builder may drop reads that nobody needs, and discard steps
+    CanDrop,     \* the builder may drop reads that nobody needs, and discard steps; a gather may fail
     CanFail,     \* a write may fail
     CanReset,    \* the cache may be reset
     CanShutdown  \* the cache may be shut down, at any point
@@ -57,6 +57,20 @@ TaskNext ==
       <<"fail", "HOST_READY", "FAILED">> }
 Final == {"WRITTEN", "FAILED"}
 
+\* The life cycle of a (slot, key), in the same way.
+RowStates == {"ABSENT", "IN_TRANSIT", "COMMITTED"}
+RowNext ==
+    { <<"claim", "ABSENT", "IN_TRANSIT">>,
+      <<"claim", "IN_TRANSIT", "IN_TRANSIT">>,
+      <<"claim", "COMMITTED", "IN_TRANSIT">>,
+      <<"commit", "IN_TRANSIT", "COMMITTED">>,
+      <<"retenant", "ABSENT", "ABSENT">>,
+      <<"retenant", "IN_TRANSIT", "ABSENT">>,
+      <<"retenant", "COMMITTED", "ABSENT">>,
+      <<"reset", "ABSENT", "ABSENT">>,
+      <<"reset", "IN_TRANSIT", "ABSENT">>,
+      <<"reset", "COMMITTED", "ABSENT">> }
+
 -----------------------------------------------------------------------------
 (* Numbers given out, and what the scheduler has in store.                                                 *)
 
@@ -81,7 +95,7 @@ VersionOK == version \in [Cells -> Nat]
 
 \* What can be read there: nothing, rows on their way, rows in the pool.
 VARIABLE status
-StatusOK == status \in [Cells -> {"ABSENT", "IN_TRANSIT", "COMMITTED"}]
+StatusOK == status \in [Cells -> RowStates]
 
 \* The task whose write is in transit.
 VARIABLE writer

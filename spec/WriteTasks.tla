@@ -28,7 +28,8 @@ Escalate ==
 
 -----------------------------------------------------------------------------
 (* Waits. Between the two actions of a wait its thread holds no lock. Who waits for tasks that are gone does not *)
-(* wait; but when a failure was drained, one of them may have been lost, and the wait ends with an error.        *)
+(* wait; but when a failure was drained, one of them may have been lost, and the wait ends with an error. It ends *)
+(* with one, too, when its bound runs out: a save is then tried again, a read raises.                            *)
 
 EngineWaits(T, pc) ==
     /\ Registered(T) # {} \/ (failed /\ T # {})
@@ -37,7 +38,8 @@ EngineWaits(T, pc) ==
 
 JoinBegin(t) ==
     /\ Free("task")
-    /\ \/ t = "engine" /\ eng.pc = "forward" /\ EngineWaits(eng.last, "joining")
+    /\ \/ /\ t = "engine" /\ (eng.pc = "forward" \/ (eng.pc = "joined" /\ CanAbort))
+          /\ EngineWaits(eng.last, "joining")
        \/ t = "engine" /\ eng.pc = "flush" /\ eng.up = {} /\ EngineWaits(eng.wait, "flushing")
        \/ /\ t \in Readers /\ rdr[t].pc = "join" /\ (Registered(rdr[t].joins) # {} \/ failed)
           /\ rdr' = [rdr EXCEPT ![t].pc = "joining", ![t].wait = Registered(rdr[t].joins)]
@@ -53,8 +55,14 @@ JoinEnd(t) ==
           /\ eng' = [eng EXCEPT !.wait = {}, !.pc = IF SomeLost(Awaited) THEN "idle"
                                                    ELSE IF @ = "joining" THEN "joined" ELSE "flushed"]
           /\ UNCHANGED rdr
+       \/ /\ t = "engine" /\ eng.pc \in {"joining", "flushing"} /\ CanAbort
+          /\ eng' = [eng EXCEPT !.wait = {}, !.pc = Back]
+          /\ UNCHANGED rdr
        \/ /\ t \in Readers /\ rdr[t].pc = "joining" /\ rdr[t].wait \subseteq woken
           /\ rdr' = [rdr EXCEPT ![t].pc = IF SomeLost(rdr[t].joins) THEN "error" ELSE "gather"]
+          /\ UNCHANGED eng
+       \/ /\ t \in Readers /\ rdr[t].pc = "joining" /\ CanAbort
+          /\ rdr' = [rdr EXCEPT ![t].pc = "error"]
           /\ UNCHANGED eng
     /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, bld, com, schedVars>>
 

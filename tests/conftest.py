@@ -1,16 +1,21 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests, and what the session says at its end of the protocol's actions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from palimpsest.actions import ACTIONS
 from tests.support import Script
 
 torch.set_num_threads(2)
+
+#: how often each action of the specification was taken in the accepted traces of this session
+TAKEN: Counter[str] = Counter()
 
 
 @pytest.fixture(params=["eager", "threaded"])
@@ -36,3 +41,33 @@ def script(request: pytest.FixtureRequest) -> Iterator[Callable[..., Script]]:
         if forged is None:
             verdict = each.verdict()
             assert verdict.ok, str(verdict)
+            TAKEN.update(verdict.actions)
+
+
+@pytest.fixture(scope="session")
+def taken() -> Counter[str]:
+    """Where a test counts the actions of an accepted trace that it recorded by itself."""
+    return TAKEN
+
+
+def untaken() -> list[str]:
+    """The actions of the specification that no accepted trace of this session has."""
+    return sorted(ACTIONS.keys() - TAKEN.keys())
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many of the specification's actions the session's traces took."""
+    if TAKEN:
+        events, missing = sum(TAKEN.values()), untaken()
+        says = (
+            f"{len(ACTIONS) - len(missing)} of the specification's {len(ACTIONS)} actions in {events:,} replayed events"
+        )
+        terminalreporter.write_line(says + (f"; none of {', '.join(missing)}" if missing else ""))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A whole session in which some action never occurred has failed."""
+    config = session.config
+    selected = bool(config.option.keyword or config.option.markexpr or config.option.collectonly)
+    if exitstatus == 0 and not selected and config.args == config.getini("testpaths") and untaken():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -151,7 +151,7 @@ SLOT_ROW = Lifecycle(
     actions={
         "claim": ("publish",),
         "commit": ("drain",),
-        "retenant": ("publish",),
+        "retenant": ("begin_step", "publish"),
         "reset": ("reset",),
     },
 )

@@ -13,6 +13,8 @@ CONSTANT Explained  \* whether a rejection is to be explained
 VARIABLES trace, \* which trace
           cursor \* the next event; 0 when the verdict was said
 
+ASSUME Traces # <<>>  \* else the class that reads them is not there
+
 TraceBlocks == {{s \in Slots : s \div BlockSize = b} : b \in {s \div BlockSize : s \in Slots}}
 NoSchedule == {<<>>}
 
@@ -174,10 +176,13 @@ Take(e) == Act(e) /\ LET left == Left(e) IN \A what \in DOMAIN left : left[what]
 -----------------------------------------------------------------------------
 (* What happens between two events.                                                                             *)
 
-\* The scheduler asks for the next step when nothing is left of the last one's request.
+\* The scheduler asks for the next step when nothing is left of the last one's request. By then steps that were left
+\* out may have saved keys first.
 Asks == agenda = <<>> /\ begins < Len(Trace.plans)
 Ask == /\ agenda' = <<ToPlan(Trace.plans[begins + 1])>>
-       /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, eng, bld, rdr, com, begins, stepIds>>
+       /\ known' = known \cup Range(Trace.plans[begins + 1].known)
+       /\ UNCHANGED <<slotVars, liveGen, openTask, gens, tids, stepVars, reads, flagVars, taskVars, holders, memVars, lock,
+                      eng, bld, rdr, com, begins, stepIds>>
 
 \* History that no property needs any more is forgotten, so that long traces stay small.
 Fetched == {rdr[t].hit : t \in Readers}
@@ -213,22 +218,24 @@ Forward(e) == /\ e.thread = "engine" /\ eng.pc = "begun" /\ eng.up = {}
 
 \* Steps that leave no event: nobody to raise, a read that is over already, a wait that ends with an error.
 NobodyToRaise == eng.up # {} /\ eng.pc # "published" /\ Raised(eng.up) = {}
-LetsGo(e) == /\ e.thread \in Readers /\ e.action \in {"begin_fetch", "take_step", "drop_read"}
-             /\ rdr[e.thread].pc \notin {"idle", "joining"} /\ Gone(e.thread)
+LetsGo(t, e) == /\ rdr[t].pc \notin {"idle", "joining"} /\ Gone(t)
+                /\ \/ e.thread = t /\ e.action \in {"begin_fetch", "take_step", "drop_read"}
+                   \/ e.thread = "closer" /\ e.action \in {"drain", "shutdown_end"}
 Raising(e) == /\ e.action = "drop_read" /\ e.thread \in Readers
-              /\ rdr[e.thread].pc \in {"join", "joining"} /\ ~Gone(e.thread) /\ SomeLost(rdr[e.thread].joins)
+              /\ rdr[e.thread].pc \in {"join", "joining"} /\ ~Gone(e.thread)
+              /\ rdr[e.thread].pc = "joining" \/ SomeLost(rdr[e.thread].joins)
 RaisingSave(e) == /\ e.thread = "engine" /\ eng.pc \in {"joining", "flushing", "page wait"}
-                  /\ e.action \in {"begin_step", "drain", "reset", "reserve", "claim_page_begin", "unreserve"}
+                  /\ e.action \in {"begin_step", "drain", "reset", "join_begin", "reserve", "claim_page_begin", "unreserve"}
 
-Between == Gathering(E) \/ Writing(E) \/ Forward(E) \/ NobodyToRaise \/ LetsGo(E) \/ Raising(E) \/ RaisingSave(E)
+Between == Gathering(E) \/ Writing(E) \/ Forward(E) \/ NobodyToRaise \/ (\E t \in Readers : LetsGo(t, E)) \/ Raising(E) \/ RaisingSave(E)
 Silent ==
     \/ Gathering(E) /\ Gather(E.thread)
     \/ Writing(E) /\ Write
     \/ Forward(E) /\ OverwriteLive
     \/ NobodyToRaise /\ Escalate
-    \/ LetsGo(E) /\ DropRead(E.thread)
-    \/ Raising(E) /\ (JoinBegin(E.thread) \/ JoinEnd(E.thread))
-    \/ RaisingSave(E) /\ (JoinEnd("engine") \/ (eng.pc = "page wait" /\ ClaimPageEnd /\ eng'.pc # "claimed"))
+    \/ \E t \in Readers : LetsGo(t, E) /\ DropRead(t)
+    \/ Raising(E) /\ (JoinBegin(E.thread) \/ (JoinEnd(E.thread) /\ rdr'[E.thread].pc = "error"))
+    \/ RaisingSave(E) /\ ((JoinEnd("engine") /\ eng'.pc \in {"idle", Back}) \/ (eng.pc = "page wait" /\ ClaimPageEnd /\ eng'.pc # "claimed"))
 
 -----------------------------------------------------------------------------
 (* The replay.                                                                                                  *)

@@ -42,3 +42,29 @@ class Names:
     def end(self, requests: Iterable[str]) -> None:
         """The names of these requests can be given again."""
         self._free += [self._now.pop(request) for request in requests if request in self._now]
+
+
+class Lives:
+    """The generation of each live request, as the specification counts them."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._now: dict[str, int] = {}
+
+    def of(self, request: str) -> int:
+        """The request's generation, a new one where it is not live."""
+        if request not in self._now:
+            self._last += 1
+            self._now[request] = self._last
+        return self._now[request]
+
+    def end(self, requests: Iterable[str]) -> None:
+        """These requests are not live any more."""
+        for request in requests:
+            self._now.pop(request, None)
+
+    def renew(self) -> None:
+        """A new epoch: each live request begins a new generation, in the order of the old ones."""
+        living = sorted(self._now, key=lambda request: self._now[request])
+        self._now = {request: self._last + place for place, request in enumerate(living, 1)}
+        self._last += len(living)

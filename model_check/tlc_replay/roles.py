@@ -95,6 +95,8 @@ class Roles:
                 return "builder"
             case "shutdown_end":
                 return "closer"
+            case "begin_step" | "publish" | "reset":
+                return "engine"
         return "engine" if event.thread == self._engine else "builder"
 
     def _leaving(self, event: Event) -> str:

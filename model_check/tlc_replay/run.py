@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import CheckError
 from ..jvm import LARGE, Toolchain, find_toolchain
-from ..output import Result
+from ..output import Kind, Result
 from ..places import spec_folder
 from ..tlc import Run, run_tlc
 from ..values import Function, Value, format_value, parse_value
@@ -89,15 +89,19 @@ def _groups(traces: Sequence[TlcTrace]) -> Iterator[list[TlcTrace]]:
 def _replay(
     traces: Sequence[TlcTrace], tools: Toolchain, class_path: tuple[Path, ...], explained: bool
 ) -> dict[str, TlcVerdict]:
-    with tempfile.TemporaryDirectory(prefix="palimpsest-replay-") as folder:
-        room = Path(folder)
-        run = _prepare(traces, room, class_path, explained)
-        result = run_tlc(run, tools)
+    result = _run(traces, tools, class_path, explained)
+    if class_path and result.kind in (Kind.ASSUMPTION, Kind.CRASH) and not result.said:
+        result = _run(traces, tools, (), explained)  # the class cannot be loaded here: literals take longer
     found = _verdicts(traces, result)
     missing = [trace.name for trace in traces if trace.name not in found]
-    if result.verdict != "ok" or (explained and missing):
+    if result.kind is not Kind.OK or (explained and missing):
         raise CheckError(f"TLC came to no verdict on {missing}: {result.explanation or result.verdict}")
     return found
+
+
+def _run(traces: Sequence[TlcTrace], tools: Toolchain, class_path: tuple[Path, ...], explained: bool) -> Result:
+    with tempfile.TemporaryDirectory(prefix="palimpsest-replay-") as folder:
+        return run_tlc(_prepare(traces, Path(folder), class_path, explained), tools)
 
 
 def _prepare(traces: Sequence[TlcTrace], room: Path, class_path: tuple[Path, ...], explained: bool) -> Run:

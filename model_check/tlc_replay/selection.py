@@ -52,11 +52,15 @@ def shares(publish: Event) -> Iterator[tuple[str, np.ndarray]]:
 
 
 class Selection:
-    """The blocks, steps and requests that are replayed; all of them where `blocks` is None."""
+    """The blocks, steps and requests that are replayed.
+
+    They are the `whole` trace where `blocks` is None. A save that was never published is left out: what its step
+    would have written is not in the trace.
+    """
 
     def __init__(self, events: Sequence[Event], block_size: int, blocks: Collection[int] | None) -> None:
-        self.whole, self.block_size = blocks is None, block_size
-        self.steps = steps_of(events)
+        self.steps, self.block_size = steps_of(events), block_size
+        self.whole = blocks is None and not any(step.tried and step.publish is None for step in self.steps)
         chosen = touched(self.steps, block_size) if blocks is None else set(blocks)
         self._place = {block: place for place, block in enumerate(sorted(chosen))}
         self.requests: set[str] = set()
@@ -105,9 +109,8 @@ class Selection:
             step.order = [
                 request
                 for request, rows in shares(step.publish)
-                if self.whole
-                or request in step.hits
-                or any(self.has_block(int(b)) for b in set((slots[rows] // self.block_size).tolist()))
+                if request in step.hits
+                or any(self.has_block(b) for b in set((slots[rows] // self.block_size).tolist()))
             ]
         self.requests |= {*step.order, *step.hits}
 

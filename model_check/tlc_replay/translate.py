@@ -68,7 +68,8 @@ class _Translation(Words):
 
     def _begin_step(self, event: Event) -> Record | None:
         step = self._step = self._chosen.step_of(event)
-        self._saving = bool(step.order) or (self._chosen.whole and step.tried)
+        self._saving = bool(step.order)
+        self._lives.end(event.args["ended"])
         ended = [request for request in event.args["ended"] if request in self._chosen.requests]
         given = [block for block in as_list(event.args["allocated"]) if self._chosen.has_block(int(block))]
         if not (self._chosen.whole or step.order or step.hits or ended or given):
@@ -88,11 +89,10 @@ class _Translation(Words):
         self._names.end(ended)
         plan["order"] = [name(request) for request in step.order]
         plan["hits"] = [{"request": name(request), "slots": slots} for request, slots in step.hits.items()]
+        plan["known"] = list(self._known)
         plan["again"] = [name(request) for request in self._chosen.overtaken(step)]
         if step.publish is not None:
             plan["keys"] = [*step.publish.args["immediate"], *step.publish.args["deferred"]]
-            self._immediate.update(step.publish.args["immediate"])
-            self._deferred.update(step.publish.args["deferred"])
             plan["rows"] = [
                 self._share(step.publish, request, rows)
                 for request, rows in shares(step.publish)
@@ -114,6 +114,7 @@ class _Translation(Words):
         return self._positions[tenant].new(slot)
 
     def _publish(self, event: Event) -> Record | None:
+        self._known.update(dict.fromkeys([*event.args["immediate"], *event.args["deferred"]]))
         step = self._step
         if step is None or not step.order:
             self._saving = False
@@ -147,7 +148,7 @@ class _Translation(Words):
     def _number_tenants(self, event: Event, order: Collection[str]) -> None:
         for request, rows in shares(event):
             if request in order and rows.size:
-                self._tenants.new(int(event.post["slots"]["tenant"][rows[0]]))
+                self._tenants[int(event.post["slots"]["tenant"][rows[0]])] = self._lives.of(request)
 
     def _preserved(self, event: Event) -> list[list[Any]]:
         kept = []
@@ -174,6 +175,7 @@ class _Translation(Words):
         return None if taken is None else {**taken, "dropped": self._hits_of(event.post["dropped"])}
 
     def _reset(self, event: Event) -> Record:
+        self._lives.renew()
         return {"sealed": self._tids.of(event.post["sealed"])}
 
     def _shutdown_begin(self, event: Event) -> Record:
@@ -204,7 +206,7 @@ class _Translation(Words):
 
     def _drain(self, event: Event) -> Record | None:
         written, failed = self._tids.of(event.post["written"]), self._tids.of(event.post["failed"])
-        if not (self._chosen.whole or written or failed):
+        if not (written or failed):
             return None
         thread = self._roles.of(event)
         if not (self._chosen.whole or self._is_kept(self._roles.cause_of(event))):
@@ -320,13 +322,14 @@ class _Translation(Words):
         return self._in_save({"page": event.args["page"] + 1, "holders": self._holders(event.post["holders"])})
 
     def _freeze(self, event: Event) -> Record | None:
-        if event.args["step"] not in self._steps.known:
+        if event.args["step"] not in self._steps.known or self._step is None:
             return None
+        self._frozen[event.args["step"]] = self._step
         return {"page": event.args["page"] + 1, "step": self._steps.known[event.args["step"]]}
 
     def _copy_lands(self, event: Event) -> Record | None:
-        step = next((s for s in self._chosen.steps if s.step_id == event.args["step"]), None)
-        if event.args["step"] not in self._steps.known or step is None or not event.args["keys"]:
+        step = self._frozen.get(event.args["step"])
+        if step is None or step.publish is None or not event.args["keys"]:
             return None
         return {"page": event.args["page"] + 1} if self._has_rows_on_page(step) else None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from palimpsest.trace import Event
 
-from .numbering import Names, Numbers
+from .numbering import Lives, Names, Numbers
 from .roles import Roles
 from .selection import Selection, Step, as_list
 
@@ -26,20 +26,21 @@ class Words:
         self._names = Names()
         self._chosen = Selection(events, config["block_size"], blocks)
         self._roles = Roles(events)
-        self._tids, self._steps, self._tenants = Numbers(), Numbers(), Numbers()
+        self._tids, self._steps, self._lives = Numbers(), Numbers(), Lives()
+        self._tenants: dict[int, int] = {0: 0}
         self._hits: dict[int, list[Any]] = {}
         self._rows_of_read: dict[int, list[int]] = {}
         self._positions: defaultdict[int, Numbers] = defaultdict(Numbers)
         self._plans: list[Record] = []
         self._step: Step | None = None
         self._saving = False
-        self._immediate: set[str] = set()
-        self._deferred: set[str] = set()
-
-    def _tenant(self, tenant: int) -> int:
-        if tenant == 0 or self._chosen.whole:
-            return tenant
-        return self._tenants.known.get(tenant, 0)
+        #: the step that each attempt of a save froze the rows of
+        self._frozen: dict[int, Step] = {}
+        #: the keys that were saved so far, in order
+        self._known: dict[str, None] = {}
+        saved = [step.publish.args for step in self._chosen.steps if step.publish is not None]
+        self._immediate = {key for args in saved for key in args["immediate"]}
+        self._deferred = {key for args in saved for key in args["deferred"]}
 
     def _snapshot(self, logged: dict[str, Any]) -> Record:
         slots = as_list(logged["slots"])
@@ -47,7 +48,7 @@ class Words:
         rows = [i for i, _ in here]
         return {
             "slots": [at for _, at in here],
-            "tenants": [self._tenant(int(logged["tenant"][i])) for i in rows],
+            "tenants": [self._tenants.get(int(logged["tenant"][i]), 0) for i in rows],
             "keys": [
                 {
                     "key": key,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from palimpsest.actions import ACTIONS
-from palimpsest.lifecycle import WRITE_TASK, triples
+from palimpsest.lifecycle import SLOT_ROW, STAGING_PAGE, STEP, WRITE_TASK, triples
 
 SPEC = Path(__file__).resolve().parents[2] / "spec"
 
@@ -49,6 +51,37 @@ def test_the_environments_actions_are_marked_on_both_sides():
     assert set(found.groups()) == marked
 
 
-def test_the_life_cycle_of_a_write_task_is_the_declared_one():
-    legal = set(re.findall(r'<<"(\w+)", "(\w+)", "(\w+)">>', definition("Vocabulary", "TaskNext")))
-    assert legal == {(triple.trigger, triple.source, triple.dest) for triple in triples(WRITE_TASK.machine())}
+def test_the_states_and_transitions_of_tasks_and_rows_are_the_declared_ones():
+    for states, table, declared in (("TaskStates", "TaskNext", WRITE_TASK), ("RowStates", "RowNext", SLOT_ROW)):
+        assert set(re.findall(r'"(\w+)"', definition("Vocabulary", states))) == set(declared.states)
+        legal = set(re.findall(r'<<"(\w+)", "(\w+)", "(\w+)">>', definition("Vocabulary", table)))
+        assert legal == {(triple.trigger, triple.source, triple.dest) for triple in triples(declared.machine())}
+
+
+def definitions() -> dict[str, str]:
+    """Every definition of the protocol's modules by its name."""
+    found: dict[str, str] = {}
+    for module in ("Vocabulary", "StagingPages", "WriteTasks", "Reads", "SlotOwnership"):
+        text = (SPEC / f"{module}.tla").read_text()
+        found |= dict(re.findall(r"^(\w+)(?:\([^)]*\))? ==(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL))
+    return found
+
+
+def actions_that_change(*variables: str) -> set[str]:
+    """The actions of Next in whose definitions, or in what those use, one of the variables has a prime."""
+    texts = definitions()
+    assigned = re.compile(rf"\b(?:{'|'.join(variables)})' (?:=|\\in)")
+
+    def changes(name: str) -> bool:
+        used = set(re.findall(r"\w+", texts[name])) & texts.keys() - {name}
+        return bool(assigned.search(texts[name])) or any(changes(each) for each in used)
+
+    return {name for name in actions_of_next() if changes(name)}
+
+
+@pytest.mark.parametrize(
+    ("declared", "variables"), [(SLOT_ROW, ["status"]), (STAGING_PAGE, ["holders"]), (STEP, ["begun", "steps"])]
+)
+def test_the_actions_that_move_rows_pages_and_steps_are_the_declared_ones(declared, variables):
+    moving = {camel(action) for actions in declared.actions.values() for action in actions}
+    assert actions_that_change(*variables) == moving

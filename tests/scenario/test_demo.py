@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from palimpsest.runners.reference.identity import IDENTITY_COLUMNS
 from palimpsest.runners.reference.outputs import AUDIO_KEY, TEXT_KEY
 from palimpsest.runners.reference.plan import Share
 from palimpsest.runners.reference.workload import builtin_workload, with_departures, with_parallel_samples
+from palimpsest_model_check.replay import machine
 
 KEYS = (HIDDEN_KEY, TEXT_KEY, AUDIO_KEY)
 SMALL = RunnerSettings(num_blocks=56, max_tokens=96, gpu_staging_bytes=1 << 15)
@@ -212,7 +214,10 @@ def demo(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     return run
 
 
-def test_the_command_shows_a_table(demo: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_command_shows_a_table_and_both_verdicts_on_its_own_trace(
+    demo: Callable[..., tuple[int, str, str]], tmp_path: Path, taken: Counter[str]
+) -> None:
     path = tmp_path / "events.ndjson"
     status, out, _ = demo("--requests", "40", "--blocks", "60", "--trace-out", str(path))
     assert status == 0
@@ -230,13 +235,46 @@ def test_the_command_shows_a_table(demo: Callable[..., tuple[int, str, str]], tm
         assert name in out
     events = len(path.read_text(encoding="utf-8").splitlines()) - 1
     assert f"{events:,}" in out
+    assert "1 of 1 traces accepted in process" in out
+    assert "4 of 4 parts accepted by TLC" in out
+    verdict = machine.replay("the demo's", *machine.load(path))
+    assert (verdict.ok, verdict.accepted) == (True, events)
+    taken.update(verdict.actions)
+
+
+def test_the_command_without_a_java_says_what_to_do(
+    demo: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_JAVA", "no-such-java")
+    status, _, err = demo("--requests", "4")
+    assert status == 2
+    assert "PALIMPSEST_JAVA is no-such-java" in err
+
+
+def test_replay_tells_a_changed_event_by_its_number_and_shows_the_state(
+    demo: Callable[..., tuple[int, str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "events.ndjson"
+    assert demo("--requests", "4", "--no-tlc", "--trace-out", str(path))[0] == 0
+    assert cli.main(["replay", "--no-tlc", str(path)]) == 0
+    assert "1 of 1 traces accepted in process" in capsys.readouterr().out
+    lines = path.read_text(encoding="utf-8").splitlines()
+    at = next(i for i, line in enumerate(lines) if '"complete"' in line)
+    path.write_text("\n".join([*lines[:at], lines[at].replace('"failed": []', '"failed": [1]'), *lines[at + 1 :], ""]))
+    assert cli.main(["replay", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert f"event {at} (complete) rejected" in out
+    assert "the specification's state before it" in out
+    path.write_text(lines[0])
+    assert cli.main(["replay", str(path)]) == 2
+    assert "truncated" in capsys.readouterr().err
 
 
 def test_the_command_fails_when_a_row_is_wrong(
     demo: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oracle, "TOLERANCE", -1.0)  # no row is close enough
-    status, out, _ = demo("--requests", "4")
+    status, out, _ = demo("--requests", "4", "--no-tlc")
     assert status == 1
     assert "ROWS ARE WRONG" in out
 
