@@ -13,9 +13,9 @@ from palimpsest.prefix_cache import steps
 from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.interface import HIDDEN_KEY
 from palimpsest.prefix_cache.merge import StepOutputs, append_rows, pass_through, rows_by_request
+from palimpsest.prefix_cache.records import Rows
 from palimpsest.prefix_cache.state import all_reads
 from palimpsest.prefix_cache.steps import StepContext
-from palimpsest.prefix_cache.tasks import Rows
 
 
 class BuilderSide(EngineSide):

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.records import PoolWrite
 from palimpsest.prefix_cache.slots import SlotTable, Takeover
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import Hits, StepContext
-from palimpsest.prefix_cache.tasks import PoolWrite, WriteTask
+from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.trace import Sink
 
 FROM_POOL, STAGED, NOTHING = 0, 1, 2

@@ -12,7 +12,7 @@ import torch
 from palimpsest.errors import PrefixCacheError
 
 if TYPE_CHECKING:
-    from palimpsest.prefix_cache.tasks import FrozenTask
+    from palimpsest.prefix_cache.records import FrozenTask
 
 IntArray = np.ndarray
 BoolArray = np.ndarray

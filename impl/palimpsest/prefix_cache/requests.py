@@ -11,9 +11,10 @@ import numpy as np
 from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.controller import PrefixCacheController
 from palimpsest.prefix_cache.interface import WriteSchedule
+from palimpsest.prefix_cache.records import PageEvent, Run, WriteRecord
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import BatchShape, StepRows
-from palimpsest.prefix_cache.tasks import PageEvent, Run, TaskGroup, WriteRecord, WriteTask
+from palimpsest.prefix_cache.tasks import TaskGroup, WriteTask
 from palimpsest.sync import Sync
 
 IntArray = np.ndarray

@@ -15,7 +15,7 @@ from palimpsest.errors import BadStepError, StepConsumedError
 from palimpsest.prefix_cache.copies import LandedEvent
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
 from palimpsest.prefix_cache.reads import PendingRead
-from palimpsest.prefix_cache.tasks import Rows
+from palimpsest.prefix_cache.records import Rows
 
 IntArray = np.ndarray
 

@@ -1,7 +1,7 @@
 """What is known of write tasks: who is registered, queued, finished or failed, and the bytes they hold.
 
-The board owns the task lock. Engine and readers come here to queue tasks, to wait for them and to charge
-the byte budget; the committer side is `controller`.
+The board owns the task lock. Engine and readers come here to queue tasks and to charge the byte budget; they
+wait for tasks in `joins`, and the committer's side is `committer`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import numpy as np
 import torch
 
 from palimpsest.actions import action
-from palimpsest.errors import BudgetExceededError, WaitTimeoutError, WriteFailedError
+from palimpsest.errors import BudgetExceededError
 from palimpsest.lifecycle import TaskState, advance
+from palimpsest.prefix_cache.gather import distinct_tickets
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
+from palimpsest.prefix_cache.records import BudgetTicket
 from palimpsest.prefix_cache.stats import Stats
-from palimpsest.prefix_cache.tasks import BudgetTicket, WriteTask, distinct_tickets
-from palimpsest.sync import Deadline, LockLike, Sync
+from palimpsest.prefix_cache.tasks import WriteTask
+from palimpsest.sync import LockLike, Sync
 from palimpsest.trace import Sink
 
 IntArray = np.ndarray
@@ -129,62 +131,6 @@ class TaskBoard:
         """The registered tasks that are neither written nor failed."""
         with self._lock:
             return [task for task in self._tasks.values() if not task.is_final()]
-
-    # ---------------------------------------------------------------- waiting
-
-    def join(self, tids: Iterable[int]) -> None:
-        """Wait until the tasks are written. Raises `WriteFailedError` for one that failed, and
-        `WaitTimeoutError` naming the task and its state when the bound runs out."""
-        waited = self.join_begin(list(tids))
-        deadline = Deadline(self._sync, self._timeout_s)
-        for task in waited:
-            if not task.is_finished() and not task.done.wait(deadline.left()):
-                raise self._late(task, "done")
-        if waited:
-            self.join_end(waited)
-        # A task that failed and was drained is no longer registered, and looks like one that was written.
-        if self._lost is not None:
-            raise WriteFailedError(f"{self._lost} failed before done") from self._causes.get(self._lost.tid)
-
-    @action("join_begin")
-    def join_begin(self, tids: list[int]) -> list[WriteTask]:
-        """The tasks among `tids` that are registered: those to wait for."""
-        with self._lock:
-            tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
-            if tasks:
-                self.stats.waits += not all(task.is_finished() for task in tasks)
-                if self._trace is not None:
-                    self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
-            return tasks
-
-    @action("join_end")
-    def join_end(self, tasks: list[WriteTask]) -> None:
-        """Raise for a task that failed instead of being written."""
-        with self._lock:
-            if self._trace is not None:
-                self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
-            lost = next((task for task in tasks if task.state is TaskState.FAILED), None)
-        if lost is not None:
-            raise WriteFailedError(f"{lost} failed before done") from self._causes.get(lost.tid)
-
-    def join_host_ready(self, tids: Iterable[int]) -> None:
-        """Wait until the tasks' rows are on the host; errors as in `join`."""
-        deadline = Deadline(self._sync, self._timeout_s)
-        for tid in tids:
-            task = self._tasks.get(tid)
-            if task is not None and not task.host_ready.wait(deadline.left()):
-                raise self._late(task, "host_ready")
-            if task is not None and task.state is TaskState.FAILED:
-                raise WriteFailedError(f"{task} failed before host_ready") from self._causes.get(tid)
-
-    def _late(self, task: WriteTask, what: str) -> WaitTimeoutError:
-        return WaitTimeoutError(
-            f"task {task.tid} ({task.schedule.value}) did not reach {what} within {self._timeout_s:g} s: "
-            f"state={task.state.name}, request {task.req_id!r}; {self._who_writes()}"
-        )
-
-    def _who_writes(self) -> str:
-        return f"{len(self._queue_hi)} tasks are queued high and {len(self._queue_lo)} low"
 
     # ---------------------------------------------------------------- budget
 
