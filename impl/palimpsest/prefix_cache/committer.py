@@ -15,10 +15,12 @@ from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.copies import Copies
 from palimpsest.prefix_cache.gather import gather_writes, records_of
+from palimpsest.prefix_cache.group import whole
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
 from palimpsest.prefix_cache.joins import JoinBoard
-from palimpsest.prefix_cache.records import WriteRecord
-from palimpsest.prefix_cache.staging import StagingBufferHolder, StagingPool
+from palimpsest.prefix_cache.records import PoolWrite, WriteRecord
+from palimpsest.prefix_cache.sets import as_group, finish, fire, groups_of, in_state
+from palimpsest.prefix_cache.staging import StagingPool
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.prefix_cache.taskboard import _states, _tids
 from palimpsest.prefix_cache.tasks import WriteTask
@@ -54,12 +56,8 @@ class Committer(JoinBoard):
         copy stage."""
         with self._lock:
             popped = self._pop() if only is None else self._dequeue(only)
-            queued, copying = TaskState.QUEUED, TaskState.COPYING
-            claimed = popped
-            if any(task.state is not queued for task in popped):
-                claimed = [task for task in popped if task.state is queued]
-            for task in claimed:
-                task.state = copying
+            claimed = in_state(popped, TaskState.QUEUED)
+            fire(claimed, "claim_copy")
             if self._trace is not None and claimed:
                 self._trace.emit("claim_copy", {"tids": _tids(claimed)}, self._queues())
             return claimed
@@ -67,18 +65,18 @@ class Committer(JoinBoard):
     def _pop(self) -> list[WriteTask]:
         tasks, low = self._tasks, self._queue_lo
         if self._queue_hi:
-            popped = [tasks[tid] for tid in self._queue_hi if tid in tasks]
+            popped = [task for tid in self._queue_hi if (task := tasks.get(tid)) is not None]
             self._queue_hi.clear()
-            return popped
+            return as_group(popped)
         popped = []
         while low:
             task = tasks.get(low[0])
-            if popped and task is not None and task.group is not popped[0].group:
+            if task is not None and (group := task.group) is not (popped[0].group if popped else group):
                 break
             low.popleft()
             if task is not None:
                 popped.append(task)
-        return popped
+        return as_group(popped)
 
     def _dequeue(self, task: WriteTask) -> list[WriteTask]:
         for tids in (self._queue_hi, self._queue_lo):
@@ -88,9 +86,12 @@ class Committer(JoinBoard):
 
     def _copy_to_host(self, tasks: Collection[WriteTask]) -> None:
         """Wait until the tasks' rows are on the host, copying deferred clones there."""
-        for event in {task.group.step_d2h_event for task in tasks}:
+        for event in {group.step_d2h_event for group in groups_of(tasks)}:
             if event is not None:
                 event.synchronize()
+        group = whole(tasks)
+        if group is not None and group.row_tids is not None:
+            return  # a step's rows land on its page
         pending = [self._copy_record(record) for record in records_of(tasks) if record.host is None]
         for record, host, landed in pending:
             if landed is not None:
@@ -103,48 +104,45 @@ class Committer(JoinBoard):
     @action("host_ready")
     def host_ready(self, tasks: Collection[WriteTask]) -> None:
         """COPYING becomes HOST_READY; the tasks give their tickets back."""
-        ready: list[WriteTask] = []
+        reached: list[WriteTask] = []
         with self._lock:
             try:
                 for task in tasks:
                     task.mark_host_ready()
-                    ready.append(task)
+                    reached.append(task)
             finally:
+                ready = as_group(reached)
                 self._release_tickets(ready)
                 if self._trace is not None and ready:
                     post = {"tasks": _states(ready), "staged_bytes": self._staged_bytes}
                     self._trace.emit("host_ready", {"tids": _tids(ready)}, post)
 
     @action("begin_pool_write")
-    def begin_pool_write(self, tasks: list[WriteTask]) -> None:
+    def begin_pool_write(self, tasks: list[WriteTask]) -> PoolWrite:
         """Decide which rows of the tasks are written: one per slot, none that was taken over."""
         with self._lock:
             write = gather_writes(tasks)
-            for task in tasks:
-                task.landed = write
             if self._trace is not None:
                 post = {"rows": events.pool_rows(self._trace, write)}
                 self._trace.emit("begin_pool_write", {"tids": list(write.tids)}, post)
+            return write
 
     def _write_pool(self, tasks: list[WriteTask]) -> None:
         """Write the rows of HOST_READY tasks, one write per key, then publish and wake."""
-        self.begin_pool_write(tasks)
-        write = tasks[0].landed
-        assert write is not None
+        write = self.begin_pool_write(tasks)
         for key, slots, rows, _ in write.writes:
             self._pool.write(key, slots, rows)
         self._release_pages(tasks)
-        self.complete(tasks)
+        self.complete(tasks, write)
         self.wake(tasks)
 
     @action("complete")
-    def complete(self, tasks: list[WriteTask]) -> None:
+    def complete(self, tasks: list[WriteTask], write: PoolWrite) -> None:
         """HOST_READY becomes WRITTEN and the completion records are published; nobody is woken yet."""
         with self._lock:
-            ready, written = TaskState.HOST_READY, TaskState.WRITTEN
-            for task in tasks:
-                task.state = written if task.state is ready else advance(task.state, written)
-            self._completed += [task.tid for task in tasks]
+            fire(tasks, "complete")
+            self._completed += write.tids
+            self._landed.append(write)
             if self._trace is not None:
                 self._trace.emit("complete", {"tids": _tids(tasks)}, self._records())
 
@@ -152,18 +150,17 @@ class Committer(JoinBoard):
     def wake(self, tasks: Collection[WriteTask]) -> None:
         """Wake who waits for these tasks; their records are published."""
         with self._lock:
-            waited_for = [event for task in tasks for event in task.finish()]
+            waited_for = finish(tasks)
             if self._trace is not None:
                 self._trace.emit("wake", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
         for event in waited_for:
             event.set()
 
     def _release_pages(self, tasks: list[WriteTask]) -> None:
-        for group in dict.fromkeys(task.group for task in tasks):
+        for group in groups_of(tasks):
             if group.staging_slot is not None:
-                whole = len(tasks) == len(group.tasks)
-                mine = group.holders if whole else [_holder(task) for task in tasks if task.group is group]
-                self._staging_pool.release_page(group.staging_slot, mine)
+                mine = group.tids if whole(tasks) is group else [task.tid for task in tasks if task.group is group]
+                self._staging_pool.release_page(group.staging_slot, tids=mine)
 
     # ---------------------------------------------------------------- failure
 
@@ -203,7 +200,3 @@ class Committer(JoinBoard):
             self._failed += [task.tid for task in tasks]
             if self._trace is not None:
                 self._trace.emit("record_failure", {"tids": _tids(tasks)}, self._records())
-
-
-def _holder(task: WriteTask) -> StagingBufferHolder:
-    return StagingBufferHolder("task", task.tid)

@@ -15,8 +15,10 @@ from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.committer import Committer
 from palimpsest.prefix_cache.gather import find_rows
+from palimpsest.prefix_cache.group import tids_of
 from palimpsest.prefix_cache.interface import PrefixCacheConfig, WriteSchedule
 from palimpsest.prefix_cache.records import BudgetTicket, FrozenTask, WriteChunk
+from palimpsest.prefix_cache.sets import as_group, in_state
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.prefix_cache.taskboard import _tids
@@ -75,7 +77,7 @@ class PrefixCacheController(Committer):
     def dispatch(self, tasks: Collection[WriteTask]) -> None:
         """Hand QUEUED tasks to the committer; in eager mode write them before returning."""
         with self._work:
-            self._queue_lo.extend([task.tid for task in tasks])
+            self._queue_lo.extend(tids_of(tasks))
             if self._trace is not None:
                 self._trace.emit("dispatch", {"tids": _tids(tasks)}, self._queues())
             self._work.notify()
@@ -108,9 +110,9 @@ class PrefixCacheController(Committer):
         """
         tasks, self._gathered = self.claim_copy(), []
         error = self._attempt(lambda: self._gather(tasks))
-        gathered, self._gathered = self._gathered, None
+        gathered, self._gathered = as_group(self._gathered), None
         error = self._attempt(lambda: self.host_ready(gathered)) or error
-        ready = [task for task in gathered if task.state is TaskState.HOST_READY]
+        ready = in_state(gathered, TaskState.HOST_READY)
         if ready:
             error = self._attempt(lambda: self._write_pool(ready)) or error
         if error is not None:

@@ -54,15 +54,16 @@ def hits(registered: Hits) -> list[dict[str, Any]]:
     return [{"request": req_id, "blocks": blocks} for req_id, (_, blocks) in registered.items()]
 
 
-def drained(completed: list[WriteTask], failed: list[WriteTask], slots: SlotTable) -> dict[str, Any]:
+def drained(
+    completed: list[WriteTask], landed: list[PoolWrite], failed: list[WriteTask], slots: SlotTable
+) -> dict[str, Any]:
     """Tasks whose records were drained, and the status of the slots that they wrote."""
-    writes = {id(task.landed): task.landed for task in completed if task.landed is not None}
     return {
         "written": [task.tid for task in completed],
         "failed": [task.tid for task in failed],
         "status": [
             {"key": key, "slots": at.numpy().copy(), "status": slots.get_slot_status(key).status[at.numpy()]}
-            for write in writes.values()
+            for write in landed
             for key, at, _, _ in write.writes
         ],
     }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from palimpsest.errors import PrefixCacheError
-from palimpsest.prefix_cache.records import BudgetTicket, FrozenTask, KeyWrite, Part, PoolWrite, Rows, WriteRecord
+from palimpsest.prefix_cache.group import TaskGroup, tids_of, whole
+from palimpsest.prefix_cache.records import BudgetTicket, FrozenTask, KeyWrite, Part, PoolWrite, WriteRecord
 
 if TYPE_CHECKING:
     from palimpsest.prefix_cache.tasks import WriteTask
@@ -18,7 +19,9 @@ IntArray = np.ndarray
 
 
 class _Span(NamedTuple):
-    record: WriteRecord
+    """The rows `start` to `stop` of each of some records, and the task of each row of one of them."""
+
+    records: list[WriteRecord]
     start: int
     stop: int
     tids: IntArray
@@ -26,42 +29,35 @@ class _Span(NamedTuple):
 
 def distinct_tickets(tasks: Iterable[WriteTask]) -> list[BudgetTicket]:
     """The tickets of the tasks' records, each once, in order."""
-    lists = {id(run[0]): run[0] for task in tasks for run in task.runs}
-    return list(dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None))
+    return list(dict.fromkeys(record.budget for record in records_of(tasks) if record.budget is not None))
 
 
 def records_of(tasks: Iterable[WriteTask]) -> list[WriteRecord]:
     """The records that the tasks' rows stand in, each once."""
-    lists = {id(run[0]): run[0] for task in tasks for run in task.runs}
+    lists = {id(records): records for task in tasks for records, _, _ in task.runs}
     return list(dict.fromkeys(record for records in lists.values() for record in records))
 
 
-def gather_writes(tasks: Iterable[WriteTask]) -> PoolWrite:
+def gather_writes(tasks: Collection[WriteTask]) -> PoolWrite:
     """The rows that `tasks` have to write, gathered per key; neighbours in a record stay one piece."""
-    tasks = list(tasks)
-    if len(tasks) == len(tasks[0].group.tasks) and not tasks[0].group.disturbed:
-        return _whole_step(tasks)
-    spans = _spans([task for task in tasks if not task.abandoned])
+    if (group := whole(tasks)) is not None and (run := group.whole_step()) is not None:
+        return _whole_step(group, run[0][0])
+    tids = tuple(tids_of(tasks))
+    spans = _spans([task for task in tasks if not task.group.abandoned])
     robbed = [task for task in tasks if task.reassigned]
-    keys = dict.fromkeys(key for span in spans for key in _host(span.record))
-    writes = [_key_write(key, [span for span in spans if key in _host(span.record)], robbed) for key in keys]
-    return PoolWrite(tuple(task.tid for task in tasks), writes)
+    keys = dict.fromkeys(key for span in spans for record in span.records for key in record.at_hand)
+    return PoolWrite(tids, [_key_write(key, spans, robbed) for key in keys])
 
 
-def _whole_step(tasks: list[WriteTask]) -> PoolWrite:
+def _whole_step(group: TaskGroup, record: WriteRecord) -> PoolWrite:
     """The rows of all immediate tasks of a step, which are its record as it stands."""
-    record, row_tids = tasks[0].runs[0][0][0], tasks[0].group.row_tids
-    assert row_tids is not None
-    writes = [KeyWrite(key, record.slots_cpu, rows, row_tids) for key, rows in _host(record).items()]
-    return PoolWrite(tuple(task.tid for task in tasks), writes)
-
-
-def _host(record: WriteRecord) -> Rows:
-    return record.tensors if record.host is None else record.host
+    assert group.row_tids is not None
+    writes = [KeyWrite(key, record.slots_cpu, rows, group.row_tids) for key, rows in record.at_hand.items()]
+    return PoolWrite(tuple(group.tids), writes)
 
 
 def _spans(tasks: list[WriteTask]) -> list[_Span]:
-    """The tasks' rows in the order of their records, neighbouring rows of a record as one span."""
+    """The tasks' rows, neighbouring rows of a record as one span, a task's earlier rows before its later ones."""
     shares: dict[int, list[tuple[int, int, int]]] = {}
     lists: dict[int, list[WriteRecord]] = {}
     for task in tasks:
@@ -69,12 +65,11 @@ def _spans(tasks: list[WriteTask]) -> list[_Span]:
             lists[id(records)] = records
             shares.setdefault(id(records), []).append((start, stop, task.tid))
     spans = [
-        _Span(record, start, stop, tids)
+        _Span(records, start, stop, tids)
         for number, records in lists.items()
         for start, stop, tids in _neighbours(sorted(shares[number]))
-        for record in records
     ]
-    return sorted(spans, key=lambda span: span.record.serial) if len(spans) > 1 else spans
+    return sorted(spans, key=lambda span: span.records[0].serial) if len(spans) > 1 else spans
 
 
 def _neighbours(shares: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, IntArray]]:
@@ -89,27 +84,40 @@ def _neighbours(shares: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, 
 
 
 def _key_write(key: str, spans: list[_Span], robbed: list[WriteTask]) -> KeyWrite:
-    slots = _cat([span.record.slots_cpu[span.start : span.stop] for span in spans])
-    rows = _cat([_host(span.record)[key][span.start : span.stop] for span in spans])
-    tids = spans[0].tids if len(spans) == 1 else np.concatenate([span.tids for span in spans])
-    keep = np.arange(tids.size) if robbed or len(spans) > 1 else None
+    """The rows of `key` in `spans`: of a slot that is there more than once the last, and none taken over."""
+    having = [(span, [record for record in span.records if key in record.at_hand]) for span in spans]
+    slots = _cat([_cut(record.slots_cpu, span) for span, records in having for record in records])
+    rows = _cat([_cut(record.at_hand[key], span) for span, records in having for record in records])
+    tids = np.concatenate([np.tile(span.tids, len(records)) for span, records in having])
+    keep: IntArray | None = None
     for task in robbed:
-        if keep is not None and (lost := task.reassigned.get(key)) is not None:
+        if (lost := task.reassigned.get(key)) is not None:
+            keep = np.arange(tids.size) if keep is None else keep
             keep = keep[~((tids[keep] == task.tid) & np.isin(slots.numpy()[keep], lost.numpy()))]
-    if keep is not None and len(spans) > 1:
-        keep = keep[_last_of_each(slots.numpy()[keep])]
+    at = slots.numpy() if keep is None else slots.numpy()[keep]
+    if len(having) > 1 or len(having[0][1]) > 1:
+        last = _last_of_each(at)
+        if last is not None:
+            keep = last if keep is None else keep[last]
     if keep is None or keep.size == tids.size:
         return KeyWrite(key, slots, rows, tids)
     index = torch.from_numpy(keep)
     return KeyWrite(key, slots[index], rows[index], tids[keep])
 
 
+def _cut(rows: torch.Tensor, span: _Span) -> torch.Tensor:
+    return rows if span.start == 0 and span.stop == rows.shape[0] else rows[span.start : span.stop]
+
+
 def _cat(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _last_of_each(slots: IntArray) -> IntArray:
-    """The position of the last row of each slot, in order."""
+def _last_of_each(slots: IntArray) -> IntArray | None:
+    """The position of the last row of each slot, in order; None when no slot is there twice."""
+    in_order = np.sort(slots)  # several times cheaper than to look for the places of what is unique
+    if not (in_order[1:] == in_order[:-1]).any():
+        return None
     _, from_the_end = np.unique(slots[::-1], return_index=True)
     return np.sort(slots.size - 1 - from_the_end)
 
@@ -119,7 +127,7 @@ def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> to
 
     Raises `PrefixCacheError` when the task has no row for one of them.
     """
-    parts = [part for part in task.parts if key in _host(part[0])]
+    parts = [part for part in task.parts if key in part[0].at_hand]
     held = np.concatenate([record.slots_cpu.numpy()[start:stop] for record, start, stop in parts] or [_NONE])
     order = np.argsort(held, kind="stable")
     wanted = slots.numpy()

@@ -14,6 +14,7 @@ from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.begin import BeginSide
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
 from palimpsest.prefix_cache.events import Published
+from palimpsest.prefix_cache.group import tids_of
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, PrefixCacheConfig
 from palimpsest.prefix_cache.records import Rows, WriteRecord
 from palimpsest.prefix_cache.split import SplitOutputs
@@ -138,13 +139,13 @@ class PublishSide(BeginSide):
         writers: dict[str, np.ndarray] = {}
         if outputs.immediate:
             published.tasks = tasks = self._immediate_tasks(ctx)
-            if tasks and (tids := tasks[0].group.row_tids) is not None:
-                writers.update(dict.fromkeys(outputs.immediate, tids))
+            if tasks and (row_tids := tasks[0].group.row_tids) is not None:
+                writers.update(dict.fromkeys(outputs.immediate, row_tids))
         if outputs.deferred is not None:
             batch, published.opened, published.closed = requests.append(outputs.deferred, rows)
             writers.update(dict.fromkeys(outputs.deferred.tensors, batch.row_tids))
             assert outputs.deferred.budget is not None
-            outputs.deferred.budget.holders.update(batch.tids)
+            outputs.deferred.budget.holders = batch.holders
             published.takers = batch.tids
         published.retired = self._slot_status.block_mates(rows.slots.numpy(), tenants)
         if published.retired.size:
@@ -154,12 +155,12 @@ class PublishSide(BeginSide):
             controller.take_over(*taken)
         controller.register(published.tasks, queued=True)
         controller.register(published.opened, queued=False)
-        self._join_next_step_tids = [task.tid for task in published.tasks]
+        self._join_next_step_tids = list(tids_of(published.tasks))
 
     def _immediate_tasks(self, ctx: StepContext) -> list[WriteTask]:
         page = ctx.d2h.staging_slot
         record = WriteRecord(ctx.rows.slots, {}, ctx.d2h.views)
         tasks = self._request_tasks.immediate(record, ctx.rows, ctx.step_id, page, ctx.d2h.event)
         if tasks:
-            self._controller.staging.bind(page, tasks[0].group.holders)
+            self._controller.staging.bind(page, tasks[0].group.tids)
         return tasks

@@ -50,9 +50,10 @@ class WriteRecord:
         #: tells when device rows may be read by another stream; None on the host
         self.ready: torch.Event | None = None
 
-    def release_tensors(self) -> None:
-        """Let go of the device rows; the host rows must be there."""
-        self.tensors = {}
+    @property
+    def at_hand(self) -> Rows:
+        """The rows, on the host where they are there, else where they were frozen."""
+        return self.tensors if self.host is None else self.host
 
 
 class WriteChunk:

@@ -1,7 +1,4 @@
-"""Write tasks: the write of one request's rows into the pool.
-
-Locks and events of a task are made on demand, since most tasks are finished before anyone waits for them.
-"""
+"""Write tasks: the write of one request's rows into the pool."""
 
 from __future__ import annotations
 
@@ -13,84 +10,27 @@ import torch
 
 from palimpsest.lifecycle import TaskState, advance
 from palimpsest.prefix_cache.gather import distinct_tickets, gather_writes
+from palimpsest.prefix_cache.group import STATES, TaskGroup
 from palimpsest.prefix_cache.interface import WriteSchedule
-from palimpsest.prefix_cache.records import (
-    BudgetTicket,
-    FrozenTask,
-    PageEvent,
-    Part,
-    PoolWrite,
-    Run,
-    WriteChunk,
-)
-from palimpsest.prefix_cache.staging import StagingBufferHolder
-from palimpsest.sync import STANDARD, LockLike, Sync
+from palimpsest.prefix_cache.records import BudgetTicket, FrozenTask, PageEvent, Part, Run, WriteChunk
+from palimpsest.sync import STANDARD
 
 IntArray = np.ndarray
 
 _FINAL = (TaskState.WRITTEN, TaskState.FAILED)
 _ON_HOST = (TaskState.HOST_READY, *_FINAL)
-
-
-class TaskGroup:
-    """What tasks have in common: the immediate ones of a step, or all deferred ones.
-
-    The immediate tasks of a step mostly move through their life cycle together; then `tasks` itself is handed
-    from action to action, and what is the same for all of them is here, made once.
-    """
-
-    __slots__ = (
-        "disturbed",
-        "holders",
-        "lock",
-        "row_tids",
-        "schedule",
-        "staging_slot",
-        "step_d2h_event",
-        "sync",
-        "tasks",
-    )
-
-    def __init__(
-        self,
-        schedule: WriteSchedule,
-        staging_slot: int | None,
-        step_d2h_event: PageEvent | None,
-        lock: LockLike,
-        sync: Sync,
-    ) -> None:
-        self.schedule, self.staging_slot, self.step_d2h_event = schedule, staging_slot, step_d2h_event
-        self.lock, self.sync = lock, sync
-        #: the immediate tasks of the step; empty for deferred ones
-        self.tasks: list[WriteTask] = []
-        #: the task of each row of the step, and the tasks' holds of the staging page
-        self.row_tids: IntArray | None = None
-        self.holders: list[StagingBufferHolder] = []
-        #: whether a later claim or a reset took rows over; guarded by the task lock
-        self.disturbed = False
-
-
-_NOTHING_LOST: dict[str, torch.Tensor] = {}
+_COPYING, _HOST_READY = int(TaskState.COPYING), int(TaskState.HOST_READY)
 
 
 class WriteTask:
     """One request's write: PENDING, QUEUED, COPYING, HOST_READY, WRITTEN; or FAILED.
 
-    `state` is guarded by the task lock, which tasks of one board share. `host_ready` and `done` are events
-    for whoever waits; `done` is set only after the completion or failure record was published.
+    A place in a `TaskGroup`, which holds all that is known of it. `state` is guarded by the task lock, which
+    tasks of one board share. `host_ready` and `done` are events for whoever waits; `done` is set only after
+    the completion or failure record was published.
     """
 
-    # Class attributes are the defaults of what few tasks ever set: making a task is on the hot path.
-    state = TaskState.PENDING
-    #: per key, the slots that a later claim took over; guarded by the task lock
-    reassigned: dict[str, torch.Tensor] = _NOTHING_LOST
-    #: whether a reset took every row over; guarded by the task lock
-    abandoned = False
-    #: what the pool write of this task's batch wrote, for the commit; set before the record
-    landed: PoolWrite | None = None
-    _host_ready: threading.Event | None = None
-    _done: threading.Event | None = None
-    _finished = False
+    __slots__ = ("group", "place")
 
     def __init__(
         self,
@@ -102,17 +42,35 @@ class WriteTask:
         staging_slot: int | None = None,
         step_d2h_event: PageEvent | None = None,
     ) -> None:
-        self.tid, self.req_id, self.write_n = tid, req_id, write_n
-        #: guarded by the task lock while the task is PENDING, fixed afterwards
-        self.runs: list[Run] = [([chunk.record], chunk.start, chunk.stop) for chunk in chunks]
-        self.group = TaskGroup(schedule, staging_slot, step_d2h_event, STANDARD.lock(), STANDARD)
+        self.place = 0
+        self.group = TaskGroup(range(tid, tid + 1), [req_id], [write_n], schedule, STANDARD.lock(), STANDARD)
+        self.group.give_rows([[([chunk.record], chunk.start, chunk.stop) for chunk in chunks]])
+        self.group.staging_slot, self.group.step_d2h_event = staging_slot, step_d2h_event
+        self.group.tasks = [self]
 
-    @classmethod
-    def of(cls, tid: int, req_id: str, write_n: int, run: Run, group: TaskGroup) -> WriteTask:
-        """A task of one run of a group."""
-        task = cls.__new__(cls)
-        task.tid, task.req_id, task.write_n, task.runs, task.group = tid, req_id, write_n, [run], group
-        return task
+    @property
+    def tid(self) -> int:
+        """The task's number, never used twice."""
+        return self.group.tids[self.place]
+
+    @property
+    def req_id(self) -> str:
+        """Whose rows these are."""
+        return self.group.req_ids[self.place]
+
+    @property
+    def write_n(self) -> int:
+        """The step of an immediate write; how many deferred writes the request has had, this one included."""
+        return self.group.write_ns[self.place]
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task is in its life cycle."""
+        return STATES[self.group.states[self.place]]
+
+    @state.setter
+    def state(self, state: TaskState) -> None:
+        self.group.states[self.place] = state
 
     @property
     def schedule(self) -> WriteSchedule:
@@ -128,6 +86,16 @@ class WriteTask:
     def step_d2h_event(self) -> PageEvent | None:
         """Tells when the rows have landed; None when they have."""
         return self.group.step_d2h_event
+
+    @property
+    def runs(self) -> list[Run]:
+        """The task's rows, run by run; fixed once the task is no longer PENDING."""
+        return self.group.runs_of(self.place)
+
+    @property
+    def reassigned(self) -> dict[str, torch.Tensor]:
+        """Per key, the slots that a later claim took over."""
+        return self.group.reassigned.get(self.place, {})
 
     def __str__(self) -> str:
         return f"task {self.tid} ({self.schedule.value}) of request {self.req_id!r}, state={self.state.name}"
@@ -146,25 +114,28 @@ class WriteTask:
     def host_ready(self) -> threading.Event:
         """Set once the rows are on the host, or the task has failed."""
         with self.group.lock:
-            if self._host_ready is None:
-                self._host_ready = self.group.sync.event()
-                if self.state in _ON_HOST:
-                    self._host_ready.set()
-            return self._host_ready
+            return self._event("host_ready", self.state in _ON_HOST)
 
     @property
     def done(self) -> threading.Event:
         """Set once the task is written or failed and its record is published."""
         with self.group.lock:
-            if self._done is None:
-                self._done = self.group.sync.event()
-                if self._finished:
-                    self._done.set()
-            return self._done
+            return self._event("done", bool(self.group.woken[self.place]))
+
+    def _event(self, name: str, is_over: bool) -> threading.Event:
+        event = self.group.events.get((name, self.place))
+        if event is None:
+            event = self.group.events[name, self.place] = self.group.sync.event()
+            if is_over:
+                event.set()
+        return event
 
     def is_finished(self) -> bool:
         """Whether waiters of `done` are or would be awake."""
-        return self._finished or (self._done is not None and self._done.is_set())
+        if self.group.woken[self.place]:
+            return True
+        done = self.group.events.get(("done", self.place))
+        return done is not None and done.is_set()
 
     def is_final(self) -> bool:
         """Whether the task is written or failed."""
@@ -188,11 +159,12 @@ class WriteTask:
 
         Called by the one claimant of the copy stage, which holds the task lock if others know the task.
         """
-        if self.state is not TaskState.COPYING:
+        group, place = self.group, self.place
+        if group.states[place] != _COPYING:
             advance(self.state, TaskState.HOST_READY)
-        self.state = TaskState.HOST_READY
-        if self._host_ready is not None:
-            self._host_ready.set()
+        group.states[place] = _HOST_READY
+        if group.events and (event := group.events.get(("host_ready", place))) is not None:
+            event.set()
 
     def mark_done(self) -> None:
         """The rows are in the pool and the record is published: wake who waits for `done`."""
@@ -224,10 +196,9 @@ class WriteTask:
 
     def finish(self) -> Sequence[threading.Event]:
         """Mark the task as finished, for a caller that holds the task lock; gives the events to set."""
-        self._finished = True
-        if self._done is None and self._host_ready is None:
-            return ()
-        return [event for event in (self._host_ready, self._done) if event is not None]
+        group, place = self.group, self.place
+        group.woken[place] = True
+        return [event for name in ("host_ready", "done") if (event := group.events.get((name, place))) is not None]
 
     def append_chunk(self, chunk: WriteChunk) -> TaskState | None:
         """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
@@ -239,9 +210,8 @@ class WriteTask:
 
     def add_reassigned(self, key: str, slots: torch.Tensor) -> None:
         """Note that a later claim took `slots` over, so that this task no longer writes them."""
-        known = self.reassigned.get(key)
-        lost = slots.clone() if known is None else torch.cat([known, slots])
-        self.reassigned = {**self.reassigned, key: lost}
+        lost = self.group.reassigned.setdefault(self.place, {})
+        lost[key] = torch.cat([lost[key], slots]) if key in lost else slots.clone()
         self.group.disturbed = True
 
     def lost_any(self, key: str, slots: IntArray) -> bool:
