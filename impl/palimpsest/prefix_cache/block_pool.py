@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 
@@ -83,14 +81,10 @@ def _runs(slots: np.ndarray, storage: torch.Tensor) -> list[tuple[int, int, int]
     count = slots.size
     if count == 0:
         return []
-    row_bytes = math.prod(storage.shape[1:]) * storage.element_size()
-    most = max(1, count * row_bytes // _RUN_BYTES)
-    first, last = int(slots[0]), int(slots[-1])
-    if most == 1 and last - first != count - 1:
+    most = max(1, count * storage.stride(0) * storage.element_size() // _RUN_BYTES)
+    jumps = slots[1:] - slots[:-1] != 1
+    if np.count_nonzero(jumps) >= most:
         return None
-    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
-    if breaks.size + 1 > most:
-        return None
-    starts = np.concatenate(([0], breaks)).tolist()
+    starts = [0, *(np.flatnonzero(jumps) + 1).tolist()]
     ends = [*starts[1:], count]
     return [(start, int(slots[start]), end - start) for start, end in zip(starts, ends, strict=True)]

@@ -6,7 +6,9 @@ set of tasks, and the rows of a set reach the pool in one write per key.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 
 from palimpsest.actions import action
@@ -68,6 +70,11 @@ class Committer(JoinBoard):
             popped = [task for tid in self._queue_hi if (task := tasks.get(tid)) is not None]
             self._queue_hi.clear()
             return as_group(popped)
+        first = tasks.get(low[0]) if low else None
+        if first is not None and _begins_with(low, (group := first.group).tids) and group.tasks:
+            for _ in group.tids:
+                low.popleft()
+            return group.tasks
         popped = []
         while low:
             task = tasks.get(low[0])
@@ -102,16 +109,14 @@ class Committer(JoinBoard):
         return (record, *self._copies.to_host(record.tensors))
 
     @action("host_ready")
-    def host_ready(self, tasks: Collection[WriteTask]) -> None:
+    def host_ready(self, tasks: list[WriteTask]) -> None:
         """COPYING becomes HOST_READY; the tasks give their tickets back."""
-        reached: list[WriteTask] = []
         with self._lock:
             try:
                 for task in tasks:
                     task.mark_host_ready()
-                    reached.append(task)
             finally:
-                ready = as_group(reached)
+                ready = in_state(tasks, TaskState.HOST_READY)
                 self._release_tickets(ready)
                 if self._trace is not None and ready:
                     post = {"tasks": _states(ready), "staged_bytes": self._staged_bytes}
@@ -130,7 +135,7 @@ class Committer(JoinBoard):
     def _write_pool(self, tasks: list[WriteTask]) -> None:
         """Write the rows of HOST_READY tasks, one write per key, then publish and wake."""
         write = self.begin_pool_write(tasks)
-        for key, slots, rows, _ in write.writes:
+        for key, slots, _, rows, _ in write.writes:
             self._pool.write(key, slots, rows)
         self._release_pages(tasks)
         self.complete(tasks, write)
@@ -200,3 +205,7 @@ class Committer(JoinBoard):
             self._failed += [task.tid for task in tasks]
             if self._trace is not None:
                 self._trace.emit("record_failure", {"tids": _tids(tasks)}, self._records())
+
+
+def _begins_with(queue: deque[int], tids: range) -> bool:
+    return len(queue) >= len(tids) and list(islice(queue, len(tids))) == list(tids)

@@ -62,9 +62,9 @@ def drained(
         "written": [task.tid for task in completed],
         "failed": [task.tid for task in failed],
         "status": [
-            {"key": key, "slots": at.numpy().copy(), "status": slots.get_slot_status(key).status[at.numpy()]}
-            for write in landed
-            for key, at, _, _ in write.writes
+            {"key": write.key, "slots": write.at.copy(), "status": slots.get_slot_status(write.key).status[write.at]}
+            for landing in landed
+            for write in landing.writes
         ],
     }
 
@@ -99,7 +99,7 @@ def published(
         "page": ctx.d2h.staging_slot,
         "requests": [req_id for req_id, _, _ in shape.shares()],
         "counts": [count for count in shape.counts if count],
-        "slots": ctx.rows.slots.numpy().copy(),
+        "slots": ctx.rows.at.copy(),
         "immediate": list(outputs.immediate),
         "deferred": list(late),
         "nbytes": deferred.budget.nbytes if deferred is not None and deferred.budget is not None else 0,
@@ -114,7 +114,7 @@ def published(
         "closed": done.closed,
         "lost": [{"tid": tid, "key": key, "slots": at.copy()} for tid, key, at in done.lost],
         "reads": planned(done.reads),
-        "slots": slots.snapshot(ctx.rows.slots.numpy()),
+        "slots": slots.snapshot(ctx.rows.at),
         "holders": holders,
     }
     return args, post
@@ -123,7 +123,7 @@ def published(
 def pool_rows(trace: Sink, write: PoolWrite) -> list[dict[str, Any]]:
     """The rows that a pool write writes, with their identities where they are tagged."""
     return [
-        {"key": w.key, "slots": w.slots.numpy().copy(), "tids": w.tids.copy(), "tags": tags(trace, {w.key: w.rows})}
+        {"key": w.key, "slots": w.at.copy(), "tids": w.tids.copy(), "tags": tags(trace, {w.key: w.rows})}
         for w in write.writes
     ]
 

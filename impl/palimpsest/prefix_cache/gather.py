@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from palimpsest.prefix_cache.tasks import WriteTask
 
 IntArray = np.ndarray
+
+
+Cuttable = TypeVar("Cuttable", torch.Tensor, IntArray)
 
 
 class _Span(NamedTuple):
@@ -52,7 +55,7 @@ def gather_writes(tasks: Collection[WriteTask]) -> PoolWrite:
 def _whole_step(group: TaskGroup, record: WriteRecord) -> PoolWrite:
     """The rows of all immediate tasks of a step, which are its record as it stands."""
     assert group.row_tids is not None
-    writes = [KeyWrite(key, record.slots_cpu, rows, group.row_tids) for key, rows in record.at_hand.items()]
+    writes = [KeyWrite(key, record.slots_cpu, record.at, rows, group.row_tids) for key, rows in record.at_hand.items()]
     return PoolWrite(tuple(group.tids), writes)
 
 
@@ -86,26 +89,24 @@ def _neighbours(shares: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, 
 def _key_write(key: str, spans: list[_Span], robbed: list[WriteTask]) -> KeyWrite:
     """The rows of `key` in `spans`: of a slot that is there more than once the last, and none taken over."""
     having = [(span, [record for record in span.records if key in record.at_hand]) for span in spans]
-    slots = _cat([_cut(record.slots_cpu, span) for span, records in having for record in records])
+    at = np.concatenate([_cut(record.at, span) for span, records in having for record in records])
     rows = _cat([_cut(record.at_hand[key], span) for span, records in having for record in records])
     tids = np.concatenate([np.tile(span.tids, len(records)) for span, records in having])
     keep: IntArray | None = None
     for task in robbed:
         if (lost := task.reassigned.get(key)) is not None:
             keep = np.arange(tids.size) if keep is None else keep
-            keep = keep[~((tids[keep] == task.tid) & np.isin(slots.numpy()[keep], lost.numpy()))]
-    at = slots.numpy() if keep is None else slots.numpy()[keep]
+            keep = keep[~((tids[keep] == task.tid) & np.isin(at[keep], lost.numpy()))]
     if len(having) > 1 or len(having[0][1]) > 1:
-        last = _last_of_each(at)
+        last = _last_of_each(at if keep is None else at[keep])
         if last is not None:
             keep = last if keep is None else keep[last]
-    if keep is None or keep.size == tids.size:
-        return KeyWrite(key, slots, rows, tids)
-    index = torch.from_numpy(keep)
-    return KeyWrite(key, slots[index], rows[index], tids[keep])
+    if keep is not None and keep.size < tids.size:
+        at, rows, tids = at[keep], rows[torch.from_numpy(keep)], tids[keep]
+    return KeyWrite(key, torch.from_numpy(at), at, rows, tids)
 
 
-def _cut(rows: torch.Tensor, span: _Span) -> torch.Tensor:
+def _cut(rows: Cuttable, span: _Span) -> Cuttable:
     return rows if span.start == 0 and span.stop == rows.shape[0] else rows[span.start : span.stop]
 
 
@@ -128,7 +129,7 @@ def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> to
     Raises `PrefixCacheError` when the task has no row for one of them.
     """
     parts = [part for part in task.parts if key in part[0].at_hand]
-    held = np.concatenate([record.slots_cpu.numpy()[start:stop] for record, start, stop in parts] or [_NONE])
+    held = np.concatenate([record.at[start:stop] for record, start, stop in parts] or [_NONE])
     order = np.argsort(held, kind="stable")
     wanted = slots.numpy()
     place = np.searchsorted(held, wanted, side="right", sorter=order) - 1

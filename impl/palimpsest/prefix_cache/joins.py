@@ -33,6 +33,8 @@ class JoinBoard(TaskBoard):
     def join_begin(self, tids: list[int]) -> list[WriteTask]:
         """The tasks among `tids` that are registered: those to wait for."""
         with self._lock:
+            if self._tasks.keys().isdisjoint(tids):
+                return []
             tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
             if tasks:
                 self.stats.waits += not all(task.is_finished() for task in tasks)

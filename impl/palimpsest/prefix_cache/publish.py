@@ -57,6 +57,8 @@ class PublishSide(BeginSide):
         if deferred is not None:
             deferred.tensors = {key: self._copies.clone(value) for key, value in deferred.tensors.items()}
             deferred.ready = self._copies.mark(next(iter(deferred.tensors.values())))
+            if all(rows.is_cpu for rows in deferred.tensors.values()):
+                deferred.host = deferred.tensors
         if self._trace is not None:
             args = {"step": step_id, "page": page, "keys": list(views)}
             frozen = {**outputs.immediate, **(deferred.tensors if deferred is not None else {})}
@@ -88,7 +90,7 @@ class PublishSide(BeginSide):
         with self._state_lock:
             self._check_open()
             self._commit_drained_writes()
-            begun, slots = self._begun, ctx.rows.slots.numpy()
+            begun, slots = self._begun, ctx.rows.at
             assert begun is not None
             overtaken = self._overtaken(begun, slots)
             published = Published(preserved=self._preserve(slots, overtaken, begun))
@@ -147,10 +149,10 @@ class PublishSide(BeginSide):
             assert outputs.deferred.budget is not None
             outputs.deferred.budget.holders = batch.holders
             published.takers = batch.tids
-        published.retired = self._slot_status.block_mates(rows.slots.numpy(), tenants)
+        published.retired = self._slot_status.block_mates(rows.at, tenants)
         if published.retired.size:
             self._retire(published.retired)
-        published.lost = self._slot_status.claim(rows.slots.numpy(), tenants, writers)
+        published.lost = self._slot_status.claim(rows.at, tenants, writers)
         for taken in published.lost:
             controller.take_over(*taken)
         controller.register(published.tasks, queued=True)

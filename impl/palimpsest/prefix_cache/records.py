@@ -33,7 +33,7 @@ class BudgetTicket:
 class WriteRecord:
     """The rows that one step writes with one schedule, as the device and the host have them."""
 
-    __slots__ = ("budget", "host", "ready", "serial", "slots_cpu", "tensors")
+    __slots__ = ("at", "budget", "host", "ready", "serial", "slots_cpu", "tensors")
 
     _SERIALS = itertools.count(1)
 
@@ -45,6 +45,8 @@ class WriteRecord:
         budget: BudgetTicket | None = None,
     ) -> None:
         self.slots_cpu, self.tensors, self.host, self.budget = slots_cpu, tensors, host, budget
+        #: the slots as an array, which shares its memory with the tensor
+        self.at: IntArray = slots_cpu.numpy()
         #: records in the order of their steps
         self.serial = next(self._SERIALS)
         #: tells when device rows may be read by another stream; None on the host
@@ -129,6 +131,8 @@ class KeyWrite(NamedTuple):
 
     key: str
     slots: torch.Tensor
+    #: the slots as an array
+    at: IntArray
     rows: torch.Tensor
     tids: IntArray
 

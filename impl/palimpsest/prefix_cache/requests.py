@@ -168,5 +168,5 @@ def _lost_any(task: WriteTask, record: WriteRecord, start: int, stop: int) -> bo
     """Whether a later claim took a row over from `task` that it would write again."""
     if not task.reassigned:
         return False
-    slots = record.slots_cpu[start:stop].numpy()
+    slots = record.at[start:stop]
     return any(task.lost_any(key, slots) for key in record.tensors)

@@ -114,8 +114,8 @@ class CacheState:
         """Take the records of finished writes and make their rows readable; the state lock is held, too."""
         with self._controller.lock:
             completed, landed, failed = self._controller.take_records()
-            for key, slots, _, tids in (write for landing in landed for write in landing.writes):
-                self._slot_status.commit(key, slots.numpy(), tids)
+            for write in (write for landing in landed for write in landing.writes):
+                self._slot_status.commit(write.key, write.at, write.tids)
             if failed and self._failure is None:
                 self._failure = failed[0]
             if self._trace is not None:

@@ -88,6 +88,8 @@ class StepRows(NamedTuple):
 
     shape: BatchShape
     slots: torch.Tensor
+    #: the slots as an array, which shares its memory with the tensor
+    at: IntArray
 
 
 class StepCopies(NamedTuple):
@@ -225,8 +227,9 @@ def read_rows(
             f"the batch has {slots.numel()} slots ({slots.dtype}, {slots.ndim} dimensions), and the step {n} tokens"
         )
     slots = slots.clone()
-    _check_slots(slots.numpy(), config)
-    return StepRows(shape, slots)
+    at: IntArray = slots.numpy()
+    _check_slots(at, config)
+    return StepRows(shape, slots, at)
 
 
 def _new_shape(order: list[str], num_scheduled: Mapping[str, int]) -> BatchShape:
@@ -238,13 +241,17 @@ def _new_shape(order: list[str], num_scheduled: Mapping[str, int]) -> BatchShape
 def _check_slots(slots: IntArray, config: PrefixCacheConfig) -> None:
     if slots.size == 0:
         return
-    # read as unsigned, a negative slot is larger than any
-    if int(slots.view(np.uint64).max()) >= config.num_slots:
+    in_order = slots if _ascends(slots) else np.sort(slots)
+    if in_order[0] < 0 or in_order[-1] >= config.num_slots:
         raise BadStepError(
-            f"the batch writes slots {slots.min()} to {slots.max()}, and slots are 0 to {config.num_slots - 1}"
+            f"the batch writes slots {in_order[0]} to {in_order[-1]}, and slots are 0 to {config.num_slots - 1}"
         )
-    if not (slots[1:] > slots[:-1]).all() and np.unique(slots).size < slots.size:
+    if in_order is not slots and not _ascends(in_order):
         raise BadStepError("the batch writes a slot twice in one step")
+
+
+def _ascends(slots: IntArray) -> bool:
+    return bool(np.count_nonzero(slots[1:] > slots[:-1]) == slots.size - 1)
 
 
 def find_step(contexts: Mapping[int, StepContext], step_id: int) -> StepContext:
