@@ -73,13 +73,13 @@ class BuilderSide(EngineSide):
         outputs = StepOutputs(None)
         per_token = {**rows, **{key: ctx.mm_cpu_snapshot[key] for key in ctx.deferred_keys}}
         prefixes = self._fetch_prefixes(ctx, per_token, req_ids) if ctx.hits else {}
-        shape, wanted = ctx.rows.shape, dict.fromkeys(req_ids)
+        shape = ctx.rows.shape
         for key, value in per_token.items():
             merged: Rows = {}
             for req_id, prefix in prefixes.get(key, {}).items():
                 start, stop = shape.span(req_id)
                 merged[req_id] = append_rows(prefix, ctx.hits[req_id][0], value[start:stop])
-            rows_of_key = RowsByRequest(value, shape, wanted, merged)
+            rows_of_key = RowsByRequest(value, shape, req_ids, merged)
             if key == HIDDEN_KEY:
                 outputs.hidden_states = rows_of_key
             else:

@@ -70,7 +70,7 @@ class Copies:
         """Queue the copy of each live value into its landing buffer; None when all have landed."""
         on_device: Rows = {}
         for key, value in live.items():
-            if value.is_cpu:
+            if value.device.type == "cpu":
                 landing[key].copy_(value)
             else:
                 on_device[key] = value

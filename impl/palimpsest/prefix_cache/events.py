@@ -14,7 +14,7 @@ import numpy as np
 
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.records import PoolWrite
-from palimpsest.prefix_cache.slots import SlotTable, Takeover
+from palimpsest.prefix_cache.slots import NO_SLOTS, SlotTable, Takeover
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import Hits, StepContext
@@ -74,7 +74,7 @@ class Published:
     """What a publish did besides claiming slots."""
 
     preserved: list[tuple[int, np.ndarray]]
-    retired: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    retired: np.ndarray = field(default_factory=lambda: NO_SLOTS)
     dropped: list[int] = field(default_factory=list)
     tasks: list[WriteTask] = field(default_factory=list)
     takers: list[int] = field(default_factory=list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -120,8 +120,10 @@ class TaskGroup:
 
 def whole(tasks: Collection[WriteTask]) -> TaskGroup | None:
     """The group whose own list of tasks `tasks` is; None for any other collection of tasks."""
-    if isinstance(tasks, list) and tasks and (group := tasks[0].group).tasks is tasks:
-        return cast(TaskGroup, group)
+    if isinstance(tasks, list) and tasks:
+        group: TaskGroup = tasks[0].group
+        if group.tasks is tasks:
+            return group
     return None
 
 

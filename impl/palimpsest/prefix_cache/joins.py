@@ -19,11 +19,11 @@ class JoinBoard(TaskBoard):
         """Wait until the tasks are written. Raises `WriteFailedError` for one that failed, and
         `WaitTimeoutError` naming the task and its state when the bound runs out."""
         waited = self.join_begin(list(tids))
-        deadline = Deadline(self._sync, self._timeout_s)
-        for task in waited:
-            if not task.is_finished() and not task.done.wait(deadline.left()):
-                raise self._late(task, "done")
         if waited:
+            deadline = Deadline(self._sync, self._timeout_s)
+            for task in waited:
+                if not task.is_finished() and not task.done.wait(deadline.left()):
+                    raise self._late(task, "done")
             self.join_end(waited)
         # A task that failed and was drained is no longer registered, and looks like one that was written.
         if self._lost is not None:

@@ -57,7 +57,7 @@ class PublishSide(BeginSide):
         if deferred is not None:
             deferred.tensors = {key: self._copies.clone(value) for key, value in deferred.tensors.items()}
             deferred.ready = self._copies.mark(next(iter(deferred.tensors.values())))
-            if all(rows.is_cpu for rows in deferred.tensors.values()):
+            if all(rows.device.type == "cpu" for rows in deferred.tensors.values()):
                 deferred.host = deferred.tensors
         if self._trace is not None:
             args = {"step": step_id, "page": page, "keys": list(views)}

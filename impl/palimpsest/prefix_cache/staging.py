@@ -122,7 +122,9 @@ class StagingPool:
     def claim_page_end(self, holder: StagingBufferHolder) -> int:
         """Wait for a page without holders and take it."""
         with self._freed:
-            page = self._wait_for_page(Deadline(self._sync, self._timeout_s))
+            page = self._free_page()
+            if page is None:
+                page = self._wait_for_page(Deadline(self._sync, self._timeout_s))
             self._busy[page].add(holder)
             if self._trace is not None:
                 self._trace.emit(
@@ -180,8 +182,8 @@ class StagingPool:
         ]
 
     def _wait_for_page(self, deadline: Deadline) -> int:
-        if (page := self._free_page()) is None:
-            self._stats.waits += 1
+        self._stats.waits += 1
+        page: int | None = None
         while page is None:
             left = deadline.left()
             if left <= 0:
