@@ -7,6 +7,7 @@ the hot path looks up, `tla_table` is what the specification compares with, and 
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -196,6 +197,19 @@ class CompiledLifecycle:
             raise IllegalTransitionError(f"illegal trigger {trigger} of {self.name} in {self.states[state]}")
         return after
 
+    def fire_all(self, trigger: str, states: bytearray) -> bytearray:
+        """The numbers of the states after `trigger`, of many at once. Raises `IllegalTransitionError` for the
+        first of them in which it is illegal."""
+        after = states.translate(self._wide[trigger])
+        if ILLEGAL in after:
+            self.fire(trigger, states[after.index(ILLEGAL)])
+        return after
+
+    @functools.cached_property
+    def _wide(self) -> Mapping[str, bytes]:
+        """`next`, with an entry for every byte."""
+        return {trigger: row.ljust(256, bytes([ILLEGAL])) for trigger, row in self.next.items()}
+
     def is_final(self, state: int) -> bool:
         """Whether no trigger is legal in `state`."""
         return not any(self.allowed[state])
@@ -303,11 +317,11 @@ COMPILED: dict[str, CompiledLifecycle] = {
     lifecycle.name: CompiledLifecycle.compile(lifecycle.machine()) for lifecycle in LIFECYCLES
 }
 
-_TASK_ALLOWED = COMPILED[WRITE_TASK.name].allowed
+TASKS = COMPILED[WRITE_TASK.name]
 
 
 def advance(state: TaskState, to: TaskState) -> TaskState:
     """`to`, when a write task may go there from `state`. Raises `IllegalTransitionError`."""
-    if _TASK_ALLOWED[state][to]:
+    if TASKS.allowed[state][to]:
         return to
     raise IllegalTransitionError(f"illegal transition {state.name} -> {to.name}")

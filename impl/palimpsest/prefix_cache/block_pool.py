@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 
@@ -21,6 +19,8 @@ class PrefixBlockPool:
         self._num_slots = config.num_slots
         #: grows under the manager's state lock
         self._storage: dict[str, torch.Tensor] = {}
+        #: the same memory, an array of rows per key
+        self._arrays: dict[str, np.ndarray] = {}
         #: dtype and trailing shape of each key's rows
         self.layouts: dict[str, KeyLayout] = {}
 
@@ -38,6 +38,7 @@ class PrefixBlockPool:
 
     def install_key(self, key: str, storage: torch.Tensor) -> None:
         """Publish the storage of a new key; the caller holds the manager's state lock."""
+        self._arrays[key] = _as_rows(storage)
         self._storage[key] = storage
         self.layouts[key] = KeyLayout.of(storage)
 
@@ -68,6 +69,9 @@ class PrefixBlockPool:
         """Put `rows` at `slots`, which are distinct, run by run where slots are consecutive."""
         storage = self._storage[key]
         runs = _runs(slots.numpy(), storage)
+        if runs is None and 0 < rows.nbytes <= _BLOCK_COPY_BYTES:
+            self._arrays[key][slots.numpy()] = _as_rows(rows)
+            return
         if runs is None:
             storage.index_copy_(0, slots, rows)
             return
@@ -77,20 +81,26 @@ class PrefixBlockPool:
 
 _RUN_BYTES = 32 << 10  # below this many bytes a run, one indexed copy beats a copy per run
 
+_BLOCK_COPY_BYTES = 4 << 20  # up to this many bytes, one memcpy per row on one thread beats torch's indexed copy
+
+
+def _as_rows(rows: torch.Tensor) -> np.ndarray:
+    """Host rows as an array of opaque rows, which NumPy copies whole; their memory is shared where it is
+    contiguous."""
+    row_bytes = max(1, rows.nbytes // max(1, rows.shape[0]))
+    flat: np.ndarray = rows.contiguous().view(-1).view(torch.uint8).numpy()
+    return flat.view(np.dtype((np.void, row_bytes)))
+
 
 def _runs(slots: np.ndarray, storage: torch.Tensor) -> list[tuple[int, int, int]] | None:
     """`slots` as (first row, first slot, length) of consecutive runs, or None when runs are too short."""
     count = slots.size
     if count == 0:
         return []
-    row_bytes = math.prod(storage.shape[1:]) * storage.element_size()
-    most = max(1, count * row_bytes // _RUN_BYTES)
-    first, last = int(slots[0]), int(slots[-1])
-    if most == 1 and last - first != count - 1:
+    most = max(1, count * storage.stride(0) * storage.element_size() // _RUN_BYTES)
+    jumps = slots[1:] - slots[:-1] != 1
+    if np.count_nonzero(jumps) >= most:
         return None
-    breaks = np.flatnonzero(np.diff(slots) != 1) + 1
-    if breaks.size + 1 > most:
-        return None
-    starts = np.concatenate(([0], breaks)).tolist()
+    starts = [0, *(np.flatnonzero(jumps) + 1).tolist()]
     ends = [*starts[1:], count]
     return [(start, int(slots[start]), end - start) for start, end in zip(starts, ends, strict=True)]

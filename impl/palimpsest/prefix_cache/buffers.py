@@ -37,6 +37,8 @@ class OutputBuffers:
 
     def clone(self, rows: torch.Tensor) -> torch.Tensor:
         """A copy of `rows`."""
+        if rows.nbytes < _SMALL_BYTES:
+            return rows.clone(memory_format=torch.contiguous_format)
         return self.empty(tuple(rows.shape), rows.dtype).copy_(rows)
 
     def idle_bytes(self) -> int:

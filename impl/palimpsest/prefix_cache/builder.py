@@ -12,10 +12,10 @@ from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import steps
 from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.interface import HIDDEN_KEY
-from palimpsest.prefix_cache.merge import StepOutputs, append_rows, pass_through, rows_by_request
+from palimpsest.prefix_cache.merge import RowsByRequest, StepOutputs, append_rows, pass_through
+from palimpsest.prefix_cache.records import Rows
 from palimpsest.prefix_cache.state import all_reads
 from palimpsest.prefix_cache.steps import StepContext
-from palimpsest.prefix_cache.tasks import Rows
 
 
 class BuilderSide(EngineSide):
@@ -73,18 +73,21 @@ class BuilderSide(EngineSide):
         outputs = StepOutputs(None)
         per_token = {**rows, **{key: ctx.mm_cpu_snapshot[key] for key in ctx.deferred_keys}}
         prefixes = self._fetch_prefixes(ctx, per_token, req_ids) if ctx.hits else {}
+        shape = ctx.rows.shape
         for key, value in per_token.items():
-            merged = rows_by_request(value, ctx.rows.shape, req_ids)
+            merged: Rows = {}
             for req_id, prefix in prefixes.get(key, {}).items():
-                merged[req_id] = append_rows(prefix, ctx.hits[req_id][0], merged[req_id])
+                start, stop = shape.span(req_id)
+                merged[req_id] = append_rows(prefix, ctx.hits[req_id][0], value[start:stop])
+            rows_of_key = RowsByRequest(value, shape, req_ids, merged)
             if key == HIDDEN_KEY:
-                outputs.hidden_states = merged
+                outputs.hidden_states = rows_of_key
             else:
-                outputs.mm_outputs[key] = merged
+                outputs.mm_outputs[key] = rows_of_key
         for key, value in ctx.mm_cpu_snapshot.items():
             if key not in ctx.deferred_keys:
                 seq_len = None if key in self._policy.per_request_keys else ctx.rows.shape.count
-                outputs.mm_outputs[key] = pass_through(value, ctx.rows.shape, req_ids, seq_len)
+                outputs.mm_outputs[key] = pass_through(value, shape, req_ids, seq_len)
         if ctx.hits:
             self._report_absent(ctx, outputs, req_ids)
         return outputs

@@ -1,37 +1,28 @@
-"""The write side: the committer takes tasks to the pool and publishes a record of each.
+"""The write side: who takes write tasks to the pool, and when.
 
-Immediate tasks of a step and deferred tasks of an escalation travel as sets: each committer action takes
-a non-empty set of tasks, and the rows of a set reach the pool in one write per key. In eager mode the
-engine thread is its own committer.
+In eager mode the engine thread is its own committer; otherwise a committer thread is woken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 import torch
 
 from palimpsest.actions import action
 from palimpsest.errors import ShutdownError
-from palimpsest.lifecycle import TaskState, advance
-from palimpsest.prefix_cache import events
+from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
-from palimpsest.prefix_cache.copies import Copies
+from palimpsest.prefix_cache.committer import Committer
+from palimpsest.prefix_cache.gather import find_rows
+from palimpsest.prefix_cache.group import tids_of
 from palimpsest.prefix_cache.interface import PrefixCacheConfig, WriteSchedule
-from palimpsest.prefix_cache.staging import StagingBufferHolder, StagingPool
+from palimpsest.prefix_cache.records import BudgetTicket, FrozenTask, WriteChunk
+from palimpsest.prefix_cache.sets import as_group, in_state
+from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.stats import Stats
-from palimpsest.prefix_cache.taskboard import TaskBoard, _states, _tids
-from palimpsest.prefix_cache.tasks import (
-    BudgetTicket,
-    FrozenTask,
-    WriteChunk,
-    WriteRecord,
-    WriteTask,
-    find_rows,
-    gather_writes,
-    records_of,
-)
+from palimpsest.prefix_cache.taskboard import _tids
+from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.sync import STANDARD, Sync
 from palimpsest.trace import Sink
 
@@ -49,7 +40,7 @@ __all__ = [
 COMMITTER_NAME = "palimpsest-committer"
 
 
-class PrefixCacheController(TaskBoard):
+class PrefixCacheController(Committer):
     """Takes write tasks to the pool and publishes a record of each that finished.
 
     `eager` runs them on the calling thread; otherwise a committer thread is started. `join` and
@@ -67,10 +58,8 @@ class PrefixCacheController(TaskBoard):
         trace: Sink | None = None,
         stats: Stats | None = None,
     ) -> None:
-        super().__init__(config, sync, trace, stats or Stats())
-        self._pool, self._eager = pool, eager
-        self._copies = Copies(self._timeout_s, sync)
-        self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=self.stats)
+        super().__init__(pool, config, pinned=pinned, sync=sync, trace=trace, stats=stats or Stats())
+        self._eager = eager
         #: tids whose copy stage is claimed and whose rows are not in the pool; the committer's own
         self._blocked: list[int] = []
         #: pool writes held back until the end of an eager run; None outside one (engine thread only)
@@ -84,16 +73,11 @@ class PrefixCacheController(TaskBoard):
         """Whether writes run on the calling thread."""
         return self._eager
 
-    @property
-    def staging(self) -> StagingPool:
-        """The staging pages."""
-        return self._staging_pool
-
     @action("dispatch")
     def dispatch(self, tasks: Collection[WriteTask]) -> None:
         """Hand QUEUED tasks to the committer; in eager mode write them before returning."""
         with self._work:
-            self._queue_lo.extend([task.tid for task in tasks])
+            self._queue_lo.extend(tids_of(tasks))
             if self._trace is not None:
                 self._trace.emit("dispatch", {"tids": _tids(tasks)}, self._queues())
             self._work.notify()
@@ -117,158 +101,6 @@ class PrefixCacheController(TaskBoard):
             task.step_d2h_event.synchronize()
         return find_rows(task, slots, key)
 
-    # ---------------------------------------------------------------- committer actions
-
-    @action("claim_copy")
-    def claim_copy(self, only: WriteTask | None = None) -> list[WriteTask]:
-        """Pop what is queued highest (an escalation, or one step's tasks), or `only` that task, and claim its
-        copy stage."""
-        with self._lock:
-            popped = self._pop() if only is None else self._dequeue(only)
-            queued, copying = TaskState.QUEUED, TaskState.COPYING
-            claimed = popped
-            if any(task.state is not queued for task in popped):
-                claimed = [task for task in popped if task.state is queued]
-            for task in claimed:
-                task.state = copying
-            if self._trace is not None and claimed:
-                self._trace.emit("claim_copy", {"tids": _tids(claimed)}, self._queues())
-            return claimed
-
-    def _pop(self) -> list[WriteTask]:
-        tasks, low = self._tasks, self._queue_lo
-        if self._queue_hi:
-            popped = [tasks[tid] for tid in self._queue_hi if tid in tasks]
-            self._queue_hi.clear()
-            return popped
-        popped = []
-        while low:
-            task = tasks.get(low[0])
-            if popped and task is not None and task.group is not popped[0].group:
-                break
-            low.popleft()
-            if task is not None:
-                popped.append(task)
-        return popped
-
-    def _copy_to_host(self, tasks: Collection[WriteTask]) -> None:
-        """Wait until the tasks' rows are on the host, copying deferred clones there."""
-        for event in {task.group.step_d2h_event for task in tasks}:
-            if event is not None:
-                event.synchronize()
-        pending = [self._copy_record(record) for record in records_of(tasks) if record.host is None]
-        for record, host, landed in pending:
-            if landed is not None:
-                landed.synchronize()
-            record.host = host
-
-    def _copy_record(self, record: WriteRecord) -> tuple[WriteRecord, Any, Any]:
-        return (record, *self._copies.to_host(record.tensors))
-
-    @action("host_ready")
-    def host_ready(self, tasks: Collection[WriteTask]) -> None:
-        """COPYING becomes HOST_READY; the tasks give their tickets back."""
-        ready: list[WriteTask] = []
-        with self._lock:
-            try:
-                for task in tasks:
-                    task.mark_host_ready()
-                    ready.append(task)
-            finally:
-                self._release_tickets(ready)
-                if self._trace is not None and ready:
-                    post = {"tasks": _states(ready), "staged_bytes": self._staged_bytes}
-                    self._trace.emit("host_ready", {"tids": _tids(ready)}, post)
-
-    @action("begin_pool_write")
-    def begin_pool_write(self, tasks: list[WriteTask]) -> None:
-        """Decide which rows of the tasks are written: one per slot, none that was taken over."""
-        with self._lock:
-            write = gather_writes(tasks)
-            for task in tasks:
-                task.landed = write
-            if self._trace is not None:
-                post = {"rows": events.pool_rows(self._trace, write)}
-                self._trace.emit("begin_pool_write", {"tids": list(write.tids)}, post)
-
-    def _write_pool(self, tasks: list[WriteTask]) -> None:
-        """Write the rows of HOST_READY tasks, one write per key, then publish and wake."""
-        self.begin_pool_write(tasks)
-        write = tasks[0].landed
-        assert write is not None
-        for key, slots, rows, _ in write.writes:
-            self._pool.write(key, slots, rows)
-        self._release_pages(tasks)
-        self.complete(tasks)
-        self.wake(tasks)
-
-    @action("complete")
-    def complete(self, tasks: list[WriteTask]) -> None:
-        """HOST_READY becomes WRITTEN and the completion records are published; nobody is woken yet."""
-        with self._lock:
-            ready, written = TaskState.HOST_READY, TaskState.WRITTEN
-            for task in tasks:
-                task.state = written if task.state is ready else advance(task.state, written)
-            self._completed += [task.tid for task in tasks]
-            if self._trace is not None:
-                self._trace.emit("complete", {"tids": _tids(tasks)}, self._records())
-
-    @action("wake")
-    def wake(self, tasks: Collection[WriteTask]) -> None:
-        """Wake who waits for these tasks; their records are published."""
-        with self._lock:
-            waited_for = [event for task in tasks for event in task.finish()]
-            if self._trace is not None:
-                self._trace.emit("wake", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
-        for event in waited_for:
-            event.set()
-
-    def _release_pages(self, tasks: list[WriteTask]) -> None:
-        for group in dict.fromkeys(task.group for task in tasks):
-            if group.staging_slot is not None:
-                whole = len(tasks) == len(group.tasks)
-                mine = group.holders if whole else [_holder(task) for task in tasks if task.group is group]
-                self._staging_pool.release_page(group.staging_slot, mine)
-
-    # ---------------------------------------------------------------- failure
-
-    def _fail_task(self, tid: int, cause: BaseException | None = None) -> None:
-        task = self._tasks.get(tid)
-        if task is not None:
-            self._fail_all([task], cause)
-
-    def _fail_all(self, tasks: Iterable[WriteTask], cause: BaseException | None) -> None:
-        """Fail what is not final: release, publish the record, then wake."""
-        failed = self.fail(tasks, cause)
-        if failed:
-            self._release_pages(failed)
-            self.record_failure(failed)
-            self.wake(failed)
-
-    @action("fail")
-    def fail(self, tasks: Iterable[WriteTask], cause: BaseException | None) -> list[WriteTask]:
-        """Mark tasks that are not final as FAILED and give their tickets back; gives those."""
-        with self._lock:
-            failed = [task for task in tasks if not task.is_final()]
-            for task in failed:
-                task.state = advance(task.state, TaskState.FAILED)
-                self.disturbances += 1
-                if cause is not None:
-                    self._causes[task.tid] = cause
-            self._release_tickets(failed)
-            if self._trace is not None and failed:
-                post = {"tasks": _states(failed), "staged_bytes": self._staged_bytes}
-                self._trace.emit("fail", {"tids": _tids(failed)}, post)
-            return failed
-
-    @action("record_failure")
-    def record_failure(self, tasks: list[WriteTask]) -> None:
-        """Publish the failure records; nobody is woken yet."""
-        with self._lock:
-            self._failed += [task.tid for task in tasks]
-            if self._trace is not None:
-                self._trace.emit("record_failure", {"tids": _tids(tasks)}, self._records())
-
     # ---------------------------------------------------------------- eager
 
     def _run_all(self) -> None:
@@ -278,9 +110,9 @@ class PrefixCacheController(TaskBoard):
         """
         tasks, self._gathered = self.claim_copy(), []
         error = self._attempt(lambda: self._gather(tasks))
-        gathered, self._gathered = self._gathered, None
+        gathered, self._gathered = as_group(self._gathered), None
         error = self._attempt(lambda: self.host_ready(gathered)) or error
-        ready = [task for task in gathered if task.state is TaskState.HOST_READY]
+        ready = in_state(gathered, TaskState.HOST_READY)
         if ready:
             error = self._attempt(lambda: self._write_pool(ready)) or error
         if error is not None:
@@ -308,12 +140,6 @@ class PrefixCacheController(TaskBoard):
             self._copy_to_host([task])
             self.host_ready([task])
         self._scatter(task)
-
-    def _dequeue(self, task: WriteTask) -> list[WriteTask]:
-        for tids in (self._queue_hi, self._queue_lo):
-            if task.tid in tids:
-                tids.remove(task.tid)
-        return [task]
 
     def _scatter(self, task: WriteTask) -> None:
         """Write a HOST_READY task to the pool; within an eager run, have it written at the run's end."""
@@ -394,10 +220,6 @@ class PrefixCacheController(TaskBoard):
         if self._committer is None:
             return f"the engine thread writes (eager); {super()._who_writes()}"
         return f"the committer {'runs' if self._committer.is_alive() else 'is dead'}; {super()._who_writes()}"
-
-
-def _holder(task: WriteTask) -> StagingBufferHolder:
-    return StagingBufferHolder("task", task.tid)
 
 
 OmniPrefixCacheController = PrefixCacheController

@@ -68,13 +68,13 @@ class Copies:
 
     def freeze_into(self, live: Mapping[str, torch.Tensor], landing: Mapping[str, torch.Tensor]) -> LandedEvent | None:
         """Queue the copy of each live value into its landing buffer; None when all have landed."""
-        on_device = {key: value for key, value in live.items() if value.device.type != "cpu"}
+        on_device: Rows = {}
         for key, value in live.items():
-            if key not in on_device:
+            if value.device.type == "cpu":
                 landing[key].copy_(value)
-        if not on_device:
-            return None
-        return self._land({key: value.clone() for key, value in on_device.items()}, landing)
+            else:
+                on_device[key] = value
+        return self._land({key: value.clone() for key, value in on_device.items()}, landing) if on_device else None
 
     def clone(self, live: torch.Tensor) -> torch.Tensor:
         """A copy of `live` where it is, ordered before whatever the current stream does next."""

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from palimpsest.prefix_cache.reads import PendingRead
-from palimpsest.prefix_cache.slots import SlotTable, Takeover
+from palimpsest.prefix_cache.records import PoolWrite
+from palimpsest.prefix_cache.slots import NO_SLOTS, SlotTable, Takeover
 from palimpsest.prefix_cache.split import SplitOutputs
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import Hits, StepContext
-from palimpsest.prefix_cache.tasks import PoolWrite, WriteTask
+from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.trace import Sink
 
 FROM_POOL, STAGED, NOTHING = 0, 1, 2
@@ -53,16 +54,17 @@ def hits(registered: Hits) -> list[dict[str, Any]]:
     return [{"request": req_id, "blocks": blocks} for req_id, (_, blocks) in registered.items()]
 
 
-def drained(completed: list[WriteTask], failed: list[WriteTask], slots: SlotTable) -> dict[str, Any]:
+def drained(
+    completed: list[WriteTask], landed: list[PoolWrite], failed: list[WriteTask], slots: SlotTable
+) -> dict[str, Any]:
     """Tasks whose records were drained, and the status of the slots that they wrote."""
-    writes = {id(task.landed): task.landed for task in completed if task.landed is not None}
     return {
         "written": [task.tid for task in completed],
         "failed": [task.tid for task in failed],
         "status": [
-            {"key": key, "slots": at.numpy().copy(), "status": slots.get_slot_status(key).status[at.numpy()]}
-            for write in writes.values()
-            for key, at, _, _ in write.writes
+            {"key": write.key, "slots": write.at.copy(), "status": slots.get_slot_status(write.key).status[write.at]}
+            for landing in landed
+            for write in landing.writes
         ],
     }
 
@@ -72,7 +74,7 @@ class Published:
     """What a publish did besides claiming slots."""
 
     preserved: list[tuple[int, np.ndarray]]
-    retired: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    retired: np.ndarray = field(default_factory=lambda: NO_SLOTS)
     dropped: list[int] = field(default_factory=list)
     tasks: list[WriteTask] = field(default_factory=list)
     takers: list[int] = field(default_factory=list)
@@ -97,7 +99,7 @@ def published(
         "page": ctx.d2h.staging_slot,
         "requests": [req_id for req_id, _, _ in shape.shares()],
         "counts": [count for count in shape.counts if count],
-        "slots": ctx.rows.slots.numpy().copy(),
+        "slots": ctx.rows.at.copy(),
         "immediate": list(outputs.immediate),
         "deferred": list(late),
         "nbytes": deferred.budget.nbytes if deferred is not None and deferred.budget is not None else 0,
@@ -112,7 +114,7 @@ def published(
         "closed": done.closed,
         "lost": [{"tid": tid, "key": key, "slots": at.copy()} for tid, key, at in done.lost],
         "reads": planned(done.reads),
-        "slots": slots.snapshot(ctx.rows.slots.numpy()),
+        "slots": slots.snapshot(ctx.rows.at),
         "holders": holders,
     }
     return args, post
@@ -121,7 +123,7 @@ def published(
 def pool_rows(trace: Sink, write: PoolWrite) -> list[dict[str, Any]]:
     """The rows that a pool write writes, with their identities where they are tagged."""
     return [
-        {"key": w.key, "slots": w.slots.numpy().copy(), "tids": w.tids.copy(), "tags": tags(trace, {w.key: w.rows})}
+        {"key": w.key, "slots": w.at.copy(), "tids": w.tids.copy(), "tags": tags(trace, {w.key: w.rows})}
         for w in write.writes
     ]
 

@@ -56,7 +56,7 @@ class HitReader:
         table = self._slots.get_slot_status(key)
         status = table.status[slots]
         read = PendingRead(req_id, key, slots, table.version[slots])
-        if not (status == COMMITTED).all():
+        if np.count_nonzero(status == COMMITTED) < status.size:
             try:
                 self._plan_sources(read, status, table.writer[slots])
             except Exception as error:  # reported by the fetch: a step must not fail half published
@@ -180,7 +180,7 @@ class HitReader:
             changed &= read.from_pool
         if read.all_preserved():
             changed = read.preserved_mask()
-        return changed if changed.any() else None
+        return changed if np.count_nonzero(changed) else None
 
     def _fetched(
         self, read: PendingRead, changed: np.ndarray | None, rows: torch.Tensor

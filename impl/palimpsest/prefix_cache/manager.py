@@ -13,8 +13,8 @@ from concurrent.futures import wait as wait_for_futures
 from palimpsest.actions import action
 from palimpsest.errors import InvariantError, WaitTimeoutError
 from palimpsest.prefix_cache.builder import BuilderSide
-from palimpsest.prefix_cache.engine import snapshot_leftover
 from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig
+from palimpsest.prefix_cache.publish import snapshot_leftover
 from palimpsest.prefix_cache.split import is_step_token_tensor
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.state import PREFETCH_NAME, all_reads

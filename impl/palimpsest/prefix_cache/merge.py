@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,19 +17,51 @@ class StepOutputs:
     """The outputs of one step; they belong to the caller, and the cache never changes them again."""
 
     #: request -> rows `[prefix hit | this step]`; None when the model opted out
-    hidden_states: dict[str, torch.Tensor] | None
+    hidden_states: MutableMapping[str, torch.Tensor] | None
     #: key -> request -> rows `[prefix hit | this step]`, or what passed through
-    mm_outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    mm_outputs: dict[str, MutableMapping[str, Any]] = field(default_factory=dict)
     #: key -> request -> bool over the rows of the hit, True where a row was absent and zeros stand for it
     absent: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
 
-def rows_by_request(rows: torch.Tensor, shape: BatchShape, wanted: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Each wanted request's rows of this step, as views of `rows`."""
-    by_request = dict(zip(shape.req_order, torch.unsafe_split_with_sizes(rows, shape.counts), strict=True))
-    if wanted == shape.req_order:
-        return by_request
-    return {req_id: by_request[req_id] for req_id in wanted}
+class RowsByRequest(MutableMapping[str, torch.Tensor]):
+    """The rows of one key by request. Those that stand in the step's rows are views of them, made when they
+    are asked for."""
+
+    __slots__ = ("_made", "_rows", "_shape", "_wanted")
+
+    def __init__(
+        self, rows: torch.Tensor, shape: BatchShape, wanted: Iterable[str], merged: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._rows, self._shape, self._wanted = rows, shape, dict.fromkeys(wanted)
+        #: requests whose rows do not stand in the step's, and views made already
+        self._made = dict(merged)
+
+    def __getitem__(self, req_id: str) -> torch.Tensor:
+        made = self._made.get(req_id)
+        if made is None:
+            if req_id not in self._wanted:
+                raise KeyError(req_id)
+            start, stop = self._shape.span(req_id)
+            made = self._made.setdefault(req_id, self._rows[start:stop])
+        return made
+
+    def __setitem__(self, req_id: str, rows: torch.Tensor) -> None:
+        self._wanted[req_id] = None
+        self._made[req_id] = rows
+
+    def __delitem__(self, req_id: str) -> None:
+        del self._wanted[req_id]
+        self._made.pop(req_id, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wanted)
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def append_rows(prefix: torch.Tensor, hit_tokens: int, rows: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from palimpsest.errors import PrefixCacheError
 
 if TYPE_CHECKING:
-    from palimpsest.prefix_cache.tasks import FrozenTask
+    from palimpsest.prefix_cache.records import FrozenTask
 
 IntArray = np.ndarray
 BoolArray = np.ndarray
@@ -152,7 +152,7 @@ class PendingReads:
     def needing(self, key: str, slots: IntArray) -> list[PendingRead]:
         """The pending reads of `key` that may need the pool rows at `slots`."""
         pins = self._pins.get(key)
-        if pins is None or not pins[slots].any():
+        if pins is None or not np.count_nonzero(pins[slots]):
             return []
         return [read for read in self._reads.values() if read.key == key]
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from palimpsest.lifecycle import TaskState
 from palimpsest.prefix_cache.controller import PrefixCacheController
+from palimpsest.prefix_cache.group import TaskGroup
 from palimpsest.prefix_cache.interface import WriteSchedule
-from palimpsest.prefix_cache.staging import StagingBufferHolder
+from palimpsest.prefix_cache.records import PageEvent, Run, WriteRecord
+from palimpsest.prefix_cache.sets import open_tasks
 from palimpsest.prefix_cache.steps import BatchShape, StepRows
-from palimpsest.prefix_cache.tasks import PageEvent, Run, TaskGroup, WriteRecord, WriteTask
+from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.sync import Sync
 
 IntArray = np.ndarray
@@ -26,12 +28,12 @@ class Batch:
     shape: BatchShape
     #: the generation of each row
     tenants: IntArray
-    #: the requests' open deferred tasks, their tids, the tid of each row, and the records they share
-    takers: list[WriteTask] = field(default_factory=list)
+    #: the requests' open deferred tasks, the task of each row, the records that they share, and who of them holds
+    #: the charges of those
     tids: list[int] = field(default_factory=list)
     row_tids: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: list[WriteRecord] = field(default_factory=list)
-
+    holders: set[int] = field(default_factory=set)
     #: the board's count of disturbances when they were last known to be open
     disturbances: int = -1
 
@@ -46,10 +48,9 @@ class RequestTasks:
         #: request -> the deferred task that takes its next rows
         self.deferred: dict[str, WriteTask] = {}
         self._batch: Batch | None = None
-        self._deferred_group = TaskGroup(WriteSchedule.JOIN_ON_FINISH, None, None, controller.lock, sync)
         self._writes: dict[str, int] = {}
         self._generations = itertools.count(1)
-        self._tids = itertools.count(1)
+        self._next_tid = 1
 
     @property
     def tasks(self) -> dict[str, set[int]]:
@@ -63,7 +64,7 @@ class RequestTasks:
         """The generation of each row of a step; a request that is not live starts a new one."""
         shape = rows.shape
         if self._batch is None or self._batch.shape is not shape:
-            generations = [self.live.get(req_id) or self._start(req_id) for req_id, _, _ in shape.shares()]
+            generations = [self.live.get(req_id) or self._start(req_id) for req_id in shape.names]
             self._batch = Batch(shape, shape.per_row(generations))
         return self._batch.tenants
 
@@ -101,15 +102,11 @@ class RequestTasks:
         self, record: WriteRecord, rows: StepRows, step_id: int, page: int, event: PageEvent | None
     ) -> list[WriteTask]:
         """One task per request with rows in this step's record, not yet registered."""
-        group = TaskGroup(WriteSchedule.JOIN_NEXT_STEP, page, event, self._controller.lock, self._sync)
-        tids, records, make = self._tids, [record], WriteTask.of
-        group.tasks = tasks = [
-            make(next(tids), req_id, step_id, (records, start, stop), group)
-            for req_id, start, stop in rows.shape.shares()
-        ]
-        group.row_tids = rows.shape.per_row([task.tid for task in tasks])
-        group.holders = [StagingBufferHolder("task", task.tid) for task in tasks]
-        return tasks
+        shape = rows.shape
+        group = self._open(shape.names, [step_id] * len(shape.names), WriteSchedule.JOIN_NEXT_STEP)
+        row_tids = shape.row_owners + group.tids.start
+        group.give_step(([record], 0, shape.count), shape.marks, row_tids, page, event)
+        return open_tasks(group)
 
     def append(self, record: WriteRecord, rows: StepRows) -> tuple[Batch, list[WriteTask], list[int]]:
         """Give each request's rows of a record to its open deferred task, opening one where there is none
@@ -129,27 +126,38 @@ class RequestTasks:
     def _append_to_each(
         self, batch: Batch, record: WriteRecord, shape: BatchShape
     ) -> tuple[Batch, list[WriteTask], list[int]]:
-        opened: list[WriteTask] = []
+        without: list[tuple[str, Run]] = []
         closed: list[int] = []
-        batch.takers, batch.records = [], [record]
+        batch.records, batch.holders = [record], set()
         for req_id, start, stop in shape.shares():
             task = self.deferred.get(req_id)
+            run = (batch.records, start, stop)
             if task is None or task.state is not TaskState.PENDING or _lost_any(task, record, start, stop):
                 if task is not None and task.state is TaskState.PENDING:
                     closed.append(task.tid)
-                task = self._open(req_id, (batch.records, start, stop))
-                opened.append(task)
+                without.append((req_id, run))
             else:
-                task.runs.append((batch.records, start, stop))
-            batch.takers.append(task)
-        batch.tids = [task.tid for task in batch.takers]
+                task.runs.append(run)
+        opened = self._open_deferred(without) if without else []
+        batch.tids = [self.deferred[req_id].tid for req_id in shape.names]
+        batch.holders.update(batch.tids)
         batch.row_tids = shape.per_row(batch.tids)
         return batch, opened, closed
 
-    def _open(self, req_id: str, run: Run) -> WriteTask:
-        self._writes[req_id] = number = self._writes.get(req_id, 0) + 1
-        self.deferred[req_id] = task = WriteTask.of(next(self._tids), req_id, number, run, self._deferred_group)
-        return task
+    def _open_deferred(self, runs: list[tuple[str, Run]]) -> list[WriteTask]:
+        names = [req_id for req_id, _ in runs]
+        numbers = [self._writes.get(req_id, 0) + 1 for req_id in names]
+        group = self._open(names, numbers, WriteSchedule.JOIN_ON_FINISH)
+        group.give_rows([[run] for _, run in runs])
+        tasks = open_tasks(group)
+        self._writes.update(zip(names, numbers, strict=True))
+        self.deferred.update(zip(names, tasks, strict=True))
+        return tasks
+
+    def _open(self, req_ids: list[str], write_ns: list[int], schedule: WriteSchedule) -> TaskGroup:
+        tids = range(self._next_tid, self._next_tid + len(req_ids))
+        self._next_tid = tids.stop
+        return TaskGroup(tids, req_ids, write_ns, schedule, self._controller.lock, self._sync)
 
     def _start(self, req_id: str) -> int:
         self.live[req_id] = generation = next(self._generations)
@@ -160,5 +168,5 @@ def _lost_any(task: WriteTask, record: WriteRecord, start: int, stop: int) -> bo
     """Whether a later claim took a row over from `task` that it would write again."""
     if not task.reassigned:
         return False
-    slots = record.slots_cpu[start:stop].numpy()
+    slots = record.at[start:stop]
     return any(task.lost_any(key, slots) for key in record.tensors)

@@ -81,7 +81,7 @@ class SlotTable:
         A slot that changes its tenant loses the rows of every key, also of keys not written now. Gives
         the rows that tasks in transit lost to another task.
         """
-        changed = slots[self.tenant[slots] != tenants]
+        changed = NO_SLOTS if len(writers) == len(self._keys) else slots[self.tenant[slots] != tenants]
         self.tenant[slots] = tenants
         lost: list[Takeover] = []
         for key, table in self._keys.items():
@@ -103,7 +103,7 @@ class SlotTable:
         changes hands as a whole. The blocks are the new tenants' from here on."""
         blocks = slots // self._block_size
         new = self._block_tenant[blocks] != tenants
-        if not new.any():
+        if not np.count_nonzero(new):
             return NO_SLOTS
         taken = blocks[new]
         self._block_tenant[taken] = tenants[new]
@@ -143,9 +143,9 @@ class SlotTable:
     def commit(self, key: str, slots: IntArray, tids: IntArray) -> None:
         """Make the rows that `tids` wrote readable where those tasks still own the slot."""
         table = self._keys[key]
-        landed = slots[table.writer[slots] == tids]
+        landed = _those(slots, table.writer[slots] == tids)
         table.writer[landed] = NO_TASK
-        table.status[landed[table.status[landed] == IN_TRANSIT]] = COMMITTED
+        table.status[_those(landed, table.status[landed] == IN_TRANSIT)] = COMMITTED
 
     def reset(self) -> None:
         """Forget every row of every key; versions grow, so that reads planned before can tell."""
@@ -192,8 +192,13 @@ class SlotTable:
         ]
 
 
+def _those(slots: IntArray, which: np.ndarray) -> IntArray:
+    """`slots[which]`; mostly that is all of them."""
+    return slots if np.count_nonzero(which) == slots.size else slots[which]
+
+
 def _collect_lost(lost: list[Takeover], key: str, slots: IntArray, before: IntArray, after: IntArray | int) -> None:
-    if not before.any():
+    if not np.count_nonzero(before):
         return
     taken = (before != NO_TASK) & (before != after)
     lost += [Takeover(int(tid), key, slots[taken & (before == tid)]) for tid in np.unique(before[taken])]

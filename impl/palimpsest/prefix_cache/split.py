@@ -9,7 +9,7 @@ import torch
 
 from palimpsest.errors import BadStepError, KeyLayoutError
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, ModelCachePolicy
-from palimpsest.prefix_cache.tasks import Rows, WriteChunk, WriteRecord
+from palimpsest.prefix_cache.records import Rows, WriteChunk, WriteRecord
 
 Layouts = Mapping[str, KeyLayout]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableSet
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,36 @@ class StagingBufferHolder(NamedTuple):
         return f"{self.kind} {self.number}"
 
 
+class Holders(MutableSet[StagingBufferHolder]):
+    """A set of holders, as the numbers of each kind: a step's tasks come and go as one range."""
+
+    __slots__ = ("steps", "tasks")
+
+    def __init__(self, steps: Iterable[int] = (), tasks: Iterable[int] = ()) -> None:
+        self.steps, self.tasks = set(steps), set(tasks)
+
+    def __contains__(self, holder: object) -> bool:
+        return isinstance(holder, StagingBufferHolder) and holder.number in self._of(holder)
+
+    def __iter__(self) -> Iterator[StagingBufferHolder]:
+        yield from map(StagingBufferHolder.for_step, sorted(self.steps))
+        yield from map(StagingBufferHolder.for_task, sorted(self.tasks))
+
+    def __len__(self) -> int:
+        return len(self.steps) + len(self.tasks)
+
+    def add(self, holder: StagingBufferHolder) -> None:
+        """Let `holder` be one of them."""
+        self._of(holder).add(holder.number)
+
+    def discard(self, holder: StagingBufferHolder) -> None:
+        """Let `holder` be none of them."""
+        self._of(holder).discard(holder.number)
+
+    def _of(self, holder: StagingBufferHolder) -> set[int]:
+        return self.steps if holder.kind == "step" else self.tasks
+
+
 class StagingPool:
     """`staging_depth` pages of `staging_capacity_tokens` rows per immediate key.
 
@@ -56,7 +86,7 @@ class StagingPool:
         self._lock = sync.lock()
         self._freed = sync.condition(self._lock)
         #: the holders of each page; guarded by the page lock
-        self._busy: list[set[StagingBufferHolder]] = [set() for _ in range(config.staging_depth)]
+        self._busy = [Holders() for _ in range(config.staging_depth)]
         #: guarded by the page lock
         self._closed = False
         #: a claimed page's buffers belong to its step; the dicts grow on the engine thread only
@@ -92,29 +122,35 @@ class StagingPool:
     def claim_page_end(self, holder: StagingBufferHolder) -> int:
         """Wait for a page without holders and take it."""
         with self._freed:
-            page = self._wait_for_page(Deadline(self._sync, self._timeout_s))
+            page = self._free_page()
+            if page is None:
+                page = self._wait_for_page(Deadline(self._sync, self._timeout_s))
             self._busy[page].add(holder)
             if self._trace is not None:
                 self._trace.emit(
-                    "claim_page_end", {"holder": holder, "page": page}, {"holders": sorted(self._busy[page])}
+                    "claim_page_end", {"holder": holder, "page": page}, {"holders": list(self._busy[page])}
                 )
             return page
 
-    def bind(self, page: int, holders: Iterable[StagingBufferHolder]) -> None:
-        """Add holders to a page that the caller holds."""
+    def bind(self, page: int, tids: Iterable[int]) -> None:
+        """Let tasks hold a page that the caller holds."""
         with self._lock:
-            self._busy[page].update(holders)
+            self._busy[page].tasks.update(tids)
 
     @action("release_page")
-    def release_page(self, page: int, holders: Collection[StagingBufferHolder]) -> None:
-        """Let `holders` leave `page`; who does not hold it is passed over. Wakes those who wait for a page."""
+    def release_page(self, page: int, holders: Iterable[StagingBufferHolder] = (), *, tids: Iterable[int] = ()) -> None:
+        """Let `holders`, and the tasks `tids`, leave `page`; who does not hold it is passed over. Wakes those who
+        wait for a page."""
         with self._freed:
-            self._busy[page].difference_update(holders)
-            if not self._busy[page]:
+            busy = self._busy[page]
+            busy.tasks.difference_update(tids)
+            for holder in holders:
+                busy.discard(holder)
+            if not busy:
                 self._freed.notify_all()
             if self._trace is not None:
-                args: dict[str, Any] = {"page": page, "left": list(holders)}
-                self._trace.emit("release_page", args, {"holders": sorted(self._busy[page])})
+                args: dict[str, Any] = {"page": page, "left": [*holders, *map(StagingBufferHolder.for_task, tids)]}
+                self._trace.emit("release_page", args, {"holders": list(busy)})
 
     def close(self) -> None:
         """Wake those who wait for a page, with `ShutdownError`."""
@@ -129,7 +165,7 @@ class StagingPool:
     def holders_of(self, page: int) -> list[StagingBufferHolder]:
         """The holders of a page, in order."""
         with self._lock:
-            return sorted(self._busy[page])
+            return list(self._busy[page])
 
     def holds(self) -> list[tuple[str, StagingBufferHolder]]:
         """Every hold of a page, in words and as a value."""
@@ -137,19 +173,17 @@ class StagingPool:
             return [
                 (f"page {page} is held by {holder}", holder)
                 for page, holders in enumerate(self._busy)
-                for holder in sorted(holders)
+                for holder in holders
             ]
 
     def _held(self) -> list[str]:
         return [
-            f"page {page} held by {', '.join(sorted(map(str, holders)))}"
-            for page, holders in enumerate(self._busy)
-            if holders
+            f"page {page} held by {', '.join(map(str, holders))}" for page, holders in enumerate(self._busy) if holders
         ]
 
     def _wait_for_page(self, deadline: Deadline) -> int:
-        if (page := self._free_page()) is None:
-            self._stats.waits += 1
+        self._stats.waits += 1
+        page: int | None = None
         while page is None:
             left = deadline.left()
             if left <= 0:

@@ -113,14 +113,13 @@ class CacheState:
     def drain(self) -> None:
         """Take the records of finished writes and make their rows readable; the state lock is held, too."""
         with self._controller.lock:
-            completed, failed = self._controller.take_records()
-            for write in {id(task.landed): task.landed for task in completed}.values():
-                for key, slots, _, tids in write.writes if write is not None else ():
-                    self._slot_status.commit(key, slots.numpy(), tids)
+            completed, landed, failed = self._controller.take_records()
+            for write in (write for landing in landed for write in landing.writes):
+                self._slot_status.commit(write.key, write.at, write.tids)
             if failed and self._failure is None:
                 self._failure = failed[0]
             if self._trace is not None:
-                self._trace.emit("drain", {}, events.drained(completed, failed, self._slot_status))
+                self._trace.emit("drain", {}, events.drained(completed, landed, failed, self._slot_status))
 
     def _retire(self, slots: np.ndarray) -> None:
         """Let go of the rows of blocks that changed hands; the task lock is held, too.

@@ -15,7 +15,7 @@ from palimpsest.errors import BadStepError, StepConsumedError
 from palimpsest.prefix_cache.copies import LandedEvent
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
 from palimpsest.prefix_cache.reads import PendingRead
-from palimpsest.prefix_cache.tasks import Rows
+from palimpsest.prefix_cache.records import Rows
 
 IntArray = np.ndarray
 
@@ -53,27 +53,29 @@ class BatchShape:
         self.counts = [num_scheduled.get(req_id, 0) for req_id in req_order]
         #: request i has rows bounds[i] to bounds[i + 1]
         self.bounds = [0, *accumulate(self.counts)]
+        #: tokens of the step
+        self.count = self.bounds[-1]
         #: request -> its number in the batch
         self.place = dict(zip(req_order, range(len(req_order)), strict=True))
+        #: the requests that have rows: number i of them has rows marks[i] to marks[i + 1]
+        self.names = [req_id for req_id, count in zip(req_order, self.counts, strict=True) if count]
+        row_counts = [count for count in self.counts if count]
+        self.marks = [0, *accumulate(row_counts)]
+        #: of each row, the number of its request among those that have rows
+        self.row_owners: IntArray = np.repeat(np.arange(len(row_counts), dtype=np.int64), row_counts)
         self._num_scheduled = num_scheduled
-        self._row_counts = np.array([count for count in self.counts if count], dtype=np.int64)
 
     def fits(self, req_order: list[str], num_scheduled: Mapping[str, int]) -> bool:
         """Whether a batch has these requests with these token counts."""
         return req_order == self.req_order and num_scheduled == self._num_scheduled
 
-    @property
-    def count(self) -> int:
-        """Tokens of the step."""
-        return self.bounds[-1]
-
     def shares(self) -> Iterator[tuple[str, int, int]]:
         """Each request that has rows: its id, its first row, and the row after its last."""
-        return ((r, a, b) for r, a, b in zip(self.req_order, self.bounds, self.bounds[1:], strict=False) if b > a)
+        return zip(self.names, self.marks, self.marks[1:], strict=False)
 
     def per_row(self, values: list[int]) -> IntArray:
         """`values`, one for each request that has rows, repeated for each of its rows."""
-        return np.repeat(np.array(values, dtype=np.int64), self._row_counts)
+        return np.array(values, dtype=np.int64).take(self.row_owners)
 
     def span(self, req_id: str) -> tuple[int, int]:
         """First row of a request in this step, and the row after its last."""
@@ -86,6 +88,8 @@ class StepRows(NamedTuple):
 
     shape: BatchShape
     slots: torch.Tensor
+    #: the slots as an array, which shares its memory with the tensor
+    at: IntArray
 
 
 class StepCopies(NamedTuple):
@@ -223,8 +227,9 @@ def read_rows(
             f"the batch has {slots.numel()} slots ({slots.dtype}, {slots.ndim} dimensions), and the step {n} tokens"
         )
     slots = slots.clone()
-    _check_slots(slots.numpy(), config)
-    return StepRows(shape, slots)
+    at: IntArray = slots.numpy()
+    _check_slots(at, config)
+    return StepRows(shape, slots, at)
 
 
 def _new_shape(order: list[str], num_scheduled: Mapping[str, int]) -> BatchShape:
@@ -236,13 +241,17 @@ def _new_shape(order: list[str], num_scheduled: Mapping[str, int]) -> BatchShape
 def _check_slots(slots: IntArray, config: PrefixCacheConfig) -> None:
     if slots.size == 0:
         return
-    # read as unsigned, a negative slot is larger than any
-    if int(slots.view(np.uint64).max()) >= config.num_slots:
+    in_order = slots if _ascends(slots) else np.sort(slots)
+    if in_order[0] < 0 or in_order[-1] >= config.num_slots:
         raise BadStepError(
-            f"the batch writes slots {slots.min()} to {slots.max()}, and slots are 0 to {config.num_slots - 1}"
+            f"the batch writes slots {in_order[0]} to {in_order[-1]}, and slots are 0 to {config.num_slots - 1}"
         )
-    if not (slots[1:] > slots[:-1]).all() and np.unique(slots).size < slots.size:
+    if in_order is not slots and not _ascends(in_order):
         raise BadStepError("the batch writes a slot twice in one step")
+
+
+def _ascends(slots: IntArray) -> bool:
+    return bool(np.count_nonzero(slots[1:] > slots[:-1]) == slots.size - 1)
 
 
 def find_step(contexts: Mapping[int, StepContext], step_id: int) -> StepContext:

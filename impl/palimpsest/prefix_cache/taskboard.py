@@ -1,7 +1,7 @@
 """What is known of write tasks: who is registered, queued, finished or failed, and the bytes they hold.
 
-The board owns the task lock. Engine and readers come here to queue tasks, to wait for them and to charge
-the byte budget; the committer side is `controller`.
+The board owns the task lock. Engine and readers come here to queue tasks and to charge the byte budget; they
+wait for tasks in `joins`, and the committer's side is `committer`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import numpy as np
 import torch
 
 from palimpsest.actions import action
-from palimpsest.errors import BudgetExceededError, WaitTimeoutError, WriteFailedError
+from palimpsest.errors import BudgetExceededError
 from palimpsest.lifecycle import TaskState, advance
+from palimpsest.prefix_cache.gather import distinct_tickets
+from palimpsest.prefix_cache.group import tids_of, whole
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
+from palimpsest.prefix_cache.records import BudgetTicket, PoolWrite
+from palimpsest.prefix_cache.sets import fire
 from palimpsest.prefix_cache.stats import Stats
-from palimpsest.prefix_cache.tasks import BudgetTicket, WriteTask, distinct_tickets
-from palimpsest.sync import Deadline, LockLike, Sync
+from palimpsest.prefix_cache.tasks import WriteTask
+from palimpsest.sync import LockLike, Sync
 from palimpsest.trace import Sink
 
 IntArray = np.ndarray
@@ -40,6 +44,8 @@ class TaskBoard:
         self._queue_lo: deque[int] = deque()
         #: records not yet drained, in order; guarded by the task lock
         self._completed: list[int] = []
+        #: the pool writes of the tasks in `_completed`; guarded by the task lock
+        self._landed: list[PoolWrite] = []
         self._failed: list[int] = []
         self._causes: dict[int, BaseException] = {}
         #: the first task whose failure record was taken; guarded by the task lock
@@ -69,11 +75,10 @@ class TaskBoard:
             self.register([task], queued)
 
     def register(self, tasks: Collection[WriteTask], queued: bool) -> None:
-        """As `submit`, for a caller that holds the task lock."""
-        for task in tasks:
-            if queued:
-                task.state = advance(task.state, TaskState.QUEUED)
-        self._tasks.update((task.tid, task) for task in tasks)
+        """As `submit`, of several tasks, for a caller that holds the task lock."""
+        if queued:
+            fire(tasks, "queue")
+        self._tasks.update(zip(tids_of(tasks), tasks, strict=True))
 
     def _raise(self, task: WriteTask) -> bool:
         if task.state is TaskState.PENDING:
@@ -86,19 +91,23 @@ class TaskBoard:
         self._queue_hi.append(task.tid)
         return True
 
-    def take_records(self) -> tuple[list[WriteTask], list[WriteTask]]:
-        """The tasks written and the tasks failed since the last call; they are no longer registered.
+    def take_records(self) -> tuple[list[WriteTask], list[PoolWrite], list[WriteTask]]:
+        """The tasks written, what they wrote, and the tasks failed since the last call; they are no longer
+        registered.
 
         The caller holds the task lock.
         """
         completed, self._completed = self._completed, []
+        landed, self._landed = self._landed, []
         failed, self._failed = self._failed, []
         pop = self._tasks.pop
         written = [task for tid in completed if (task := pop(tid, None)) is not None]
         lost = [task for tid in failed if (task := pop(tid, None)) is not None]
         if lost and self._lost is None:
             self._lost = lost[0]
-        return written, lost
+        if written and written == (group := written[0].group).tasks:
+            group.tasks = []  # nobody needs the group's list any more: let go of it without the garbage collector
+        return written, landed, lost
 
     def has_records(self) -> bool:
         """Whether there are records that were not taken yet."""
@@ -116,7 +125,7 @@ class TaskBoard:
         """Take every row over from the registered tasks: they write nothing any more. The caller holds the
         task lock."""
         for task in self._tasks.values():
-            task.abandoned = task.group.disturbed = True
+            task.group.abandoned = task.group.disturbed = True
         self.disturbances += 1
 
     def take_over(self, tid: int, key: str, slots: IntArray) -> None:
@@ -129,62 +138,6 @@ class TaskBoard:
         """The registered tasks that are neither written nor failed."""
         with self._lock:
             return [task for task in self._tasks.values() if not task.is_final()]
-
-    # ---------------------------------------------------------------- waiting
-
-    def join(self, tids: Iterable[int]) -> None:
-        """Wait until the tasks are written. Raises `WriteFailedError` for one that failed, and
-        `WaitTimeoutError` naming the task and its state when the bound runs out."""
-        waited = self.join_begin(list(tids))
-        deadline = Deadline(self._sync, self._timeout_s)
-        for task in waited:
-            if not task.is_finished() and not task.done.wait(deadline.left()):
-                raise self._late(task, "done")
-        if waited:
-            self.join_end(waited)
-        # A task that failed and was drained is no longer registered, and looks like one that was written.
-        if self._lost is not None:
-            raise WriteFailedError(f"{self._lost} failed before done") from self._causes.get(self._lost.tid)
-
-    @action("join_begin")
-    def join_begin(self, tids: list[int]) -> list[WriteTask]:
-        """The tasks among `tids` that are registered: those to wait for."""
-        with self._lock:
-            tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
-            if tasks:
-                self.stats.waits += not all(task.is_finished() for task in tasks)
-                if self._trace is not None:
-                    self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
-            return tasks
-
-    @action("join_end")
-    def join_end(self, tasks: list[WriteTask]) -> None:
-        """Raise for a task that failed instead of being written."""
-        with self._lock:
-            if self._trace is not None:
-                self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
-            lost = next((task for task in tasks if task.state is TaskState.FAILED), None)
-        if lost is not None:
-            raise WriteFailedError(f"{lost} failed before done") from self._causes.get(lost.tid)
-
-    def join_host_ready(self, tids: Iterable[int]) -> None:
-        """Wait until the tasks' rows are on the host; errors as in `join`."""
-        deadline = Deadline(self._sync, self._timeout_s)
-        for tid in tids:
-            task = self._tasks.get(tid)
-            if task is not None and not task.host_ready.wait(deadline.left()):
-                raise self._late(task, "host_ready")
-            if task is not None and task.state is TaskState.FAILED:
-                raise WriteFailedError(f"{task} failed before host_ready") from self._causes.get(tid)
-
-    def _late(self, task: WriteTask, what: str) -> WaitTimeoutError:
-        return WaitTimeoutError(
-            f"task {task.tid} ({task.schedule.value}) did not reach {what} within {self._timeout_s:g} s: "
-            f"state={task.state.name}, request {task.req_id!r}; {self._who_writes()}"
-        )
-
-    def _who_writes(self) -> str:
-        return f"{len(self._queue_hi)} tasks are queued high and {len(self._queue_lo)} low"
 
     # ---------------------------------------------------------------- budget
 
@@ -222,14 +175,14 @@ class TaskBoard:
 
     def _release_tickets(self, tasks: Collection[WriteTask]) -> None:
         """Let tasks leave their tickets, for a caller that holds the task lock."""
-        if not tasks or all(task.group.tasks for task in tasks):
-            return  # immediate rows are not charged
-        tids = {task.tid for task in tasks}
-        for ticket in distinct_tickets(tasks):
-            if ticket.holders:
-                ticket.holders -= tids
-                if not ticket.holders:
-                    self._staged_bytes -= ticket.nbytes
+        group = whole(tasks)
+        if not tasks or (group is not None and group.row_tids is not None):
+            return  # a step's immediate rows are not charged
+        charged = [ticket for ticket in distinct_tickets(tasks) if ticket.holders]
+        # tickets of consecutive steps have their holders in common
+        for holders in {id(ticket.holders): ticket.holders for ticket in charged}.values():
+            holders.difference_update(tids_of(tasks))
+        self._staged_bytes -= sum(ticket.nbytes for ticket in charged if not ticket.holders)
 
     def _check_budget(self) -> list[str]:
         with self._lock:
@@ -247,8 +200,8 @@ class TaskBoard:
         return {"completed": list(self._completed), "failed": list(self._failed)}
 
 
-def _tids(tasks: Iterable[WriteTask]) -> list[int]:
-    return [task.tid for task in tasks]
+def _tids(tasks: Collection[WriteTask]) -> list[int]:
+    return list(tids_of(tasks))
 
 
 def _states(tasks: Iterable[WriteTask]) -> dict[int, str]:

@@ -1,201 +1,36 @@
-"""Write tasks: the write of one request's rows into the pool, and the records that hold those rows.
-
-A step's rows stay one `WriteRecord`; a `WriteChunk` is a task's share of it, a range of rows. Locks and
-events of a task are made on demand, since most tasks are finished before anyone waits for them.
-"""
+"""Write tasks: the write of one request's rows into the pool."""
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
-from palimpsest.errors import PrefixCacheError
 from palimpsest.lifecycle import TaskState, advance
+from palimpsest.prefix_cache.gather import distinct_tickets, gather_writes
+from palimpsest.prefix_cache.group import STATES, TaskGroup
 from palimpsest.prefix_cache.interface import WriteSchedule
-from palimpsest.prefix_cache.staging import StagingBufferHolder
-from palimpsest.sync import STANDARD, LockLike, Sync
+from palimpsest.prefix_cache.records import BudgetTicket, FrozenTask, PageEvent, Part, Run, WriteChunk
+from palimpsest.sync import STANDARD
 
 IntArray = np.ndarray
-Rows = dict[str, torch.Tensor]
 
 _FINAL = (TaskState.WRITTEN, TaskState.FAILED)
 _ON_HOST = (TaskState.HOST_READY, *_FINAL)
-
-
-class PageEvent(Protocol):
-    """Tells when a step's device copies have landed."""
-
-    def synchronize(self) -> None: ...
-
-
-class BudgetTicket:
-    """The charge of one device clone against the byte budget, given back with its last task."""
-
-    __slots__ = ("holders", "nbytes")
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        #: the tasks that keep the clone; guarded by the task lock
-        self.holders: set[int] = set()
-
-
-class WriteRecord:
-    """The rows that one step writes with one schedule, as the device and the host have them."""
-
-    __slots__ = ("budget", "host", "ready", "serial", "slots_cpu", "tensors")
-
-    _SERIALS = itertools.count(1)
-
-    def __init__(
-        self,
-        slots_cpu: torch.Tensor,
-        tensors: Rows,
-        host: Rows | None = None,
-        budget: BudgetTicket | None = None,
-    ) -> None:
-        self.slots_cpu, self.tensors, self.host, self.budget = slots_cpu, tensors, host, budget
-        #: records in the order of their steps
-        self.serial = next(self._SERIALS)
-        #: tells when device rows may be read by another stream; None on the host
-        self.ready: torch.Event | None = None
-
-    def release_tensors(self) -> None:
-        """Let go of the device rows; the host rows must be there."""
-        self.tensors = {}
-
-
-class WriteChunk:
-    """The rows `start` to `stop` of a record: what one task writes of one step."""
-
-    __slots__ = ("record", "start", "stop")
-
-    def __init__(
-        self,
-        *,
-        slots_cpu: torch.Tensor,
-        tensors: Rows,
-        host: Rows | None = None,
-        budget: BudgetTicket | None = None,
-    ) -> None:
-        self.record = WriteRecord(slots_cpu, tensors, host, budget)
-        self.start, self.stop = 0, slots_cpu.numel()
-
-    @classmethod
-    def of(cls, record: WriteRecord, start: int, stop: int) -> WriteChunk:
-        """A share of `record`, without copying."""
-        chunk = cls.__new__(cls)
-        chunk.record, chunk.start, chunk.stop = record, start, stop
-        return chunk
-
-    @property
-    def slots_cpu(self) -> torch.Tensor:
-        """The slots of these rows, int64 on the host."""
-        return self.record.slots_cpu[self.start : self.stop]
-
-    @property
-    def tensors(self) -> Rows:
-        """The rows as they were frozen at save, by key."""
-        return self._share(self.record.tensors)
-
-    @property
-    def host(self) -> Rows | None:
-        """The rows on the host, by key; None until they are there."""
-        return None if self.record.host is None else self._share(self.record.host)
-
-    @host.setter
-    def host(self, rows: Rows) -> None:
-        self.record.host = rows
-
-    @property
-    def budget(self) -> BudgetTicket | None:
-        """The charge of the clone that these rows are a part of."""
-        return self.record.budget
-
-    def _share(self, rows: Mapping[str, torch.Tensor]) -> Rows:
-        return {key: value[self.start : self.stop] for key, value in rows.items()}
-
-
-#: a record and the range of its rows that one task writes
-Part = tuple[WriteRecord, int, int]
-
-
-#: The same rows of several records: what one task writes of consecutive steps of an unchanged batch. The list
-#: of records is shared by the batch's tasks and grows with each step; the numbers are a range of rows.
-Run = tuple[list[WriteRecord], int, int]
-
-
-class FrozenTask(NamedTuple):
-    """A task's rows as they were when a read was planned on them."""
-
-    tid: int
-    parts: tuple[Part, ...]
-    step_d2h_event: PageEvent | None
-
-
-class TaskGroup:
-    """What tasks have in common: the immediate ones of a step, or all deferred ones.
-
-    The immediate tasks of a step mostly move through their life cycle together; then `tasks` itself is handed
-    from action to action, and what is the same for all of them is here, made once.
-    """
-
-    __slots__ = (
-        "disturbed",
-        "holders",
-        "lock",
-        "row_tids",
-        "schedule",
-        "staging_slot",
-        "step_d2h_event",
-        "sync",
-        "tasks",
-    )
-
-    def __init__(
-        self,
-        schedule: WriteSchedule,
-        staging_slot: int | None,
-        step_d2h_event: PageEvent | None,
-        lock: LockLike,
-        sync: Sync,
-    ) -> None:
-        self.schedule, self.staging_slot, self.step_d2h_event = schedule, staging_slot, step_d2h_event
-        self.lock, self.sync = lock, sync
-        #: the immediate tasks of the step; empty for deferred ones
-        self.tasks: list[WriteTask] = []
-        #: the task of each row of the step, and the tasks' holds of the staging page
-        self.row_tids: IntArray | None = None
-        self.holders: list[StagingBufferHolder] = []
-        #: whether a later claim or a reset took rows over; guarded by the task lock
-        self.disturbed = False
-
-
-_NOTHING_LOST: dict[str, torch.Tensor] = {}
+_COPYING, _HOST_READY = int(TaskState.COPYING), int(TaskState.HOST_READY)
 
 
 class WriteTask:
     """One request's write: PENDING, QUEUED, COPYING, HOST_READY, WRITTEN; or FAILED.
 
-    `state` is guarded by the task lock, which tasks of one board share. `host_ready` and `done` are events
-    for whoever waits; `done` is set only after the completion or failure record was published.
+    A place in a `TaskGroup`, which holds all that is known of it. `state` is guarded by the task lock, which
+    tasks of one board share. `host_ready` and `done` are events for whoever waits; `done` is set only after
+    the completion or failure record was published.
     """
 
-    # Class attributes are the defaults of what few tasks ever set: making a task is on the hot path.
-    state = TaskState.PENDING
-    #: per key, the slots that a later claim took over; guarded by the task lock
-    reassigned: dict[str, torch.Tensor] = _NOTHING_LOST
-    #: whether a reset took every row over; guarded by the task lock
-    abandoned = False
-    #: what the pool write of this task's batch wrote, for the commit; set before the record
-    landed: PoolWrite | None = None
-    _host_ready: threading.Event | None = None
-    _done: threading.Event | None = None
-    _finished = False
+    __slots__ = ("group", "place")
 
     def __init__(
         self,
@@ -207,17 +42,35 @@ class WriteTask:
         staging_slot: int | None = None,
         step_d2h_event: PageEvent | None = None,
     ) -> None:
-        self.tid, self.req_id, self.write_n = tid, req_id, write_n
-        #: guarded by the task lock while the task is PENDING, fixed afterwards
-        self.runs: list[Run] = [([chunk.record], chunk.start, chunk.stop) for chunk in chunks]
-        self.group = TaskGroup(schedule, staging_slot, step_d2h_event, STANDARD.lock(), STANDARD)
+        self.place = 0
+        self.group = TaskGroup(range(tid, tid + 1), [req_id], [write_n], schedule, STANDARD.lock(), STANDARD)
+        self.group.give_rows([[([chunk.record], chunk.start, chunk.stop) for chunk in chunks]])
+        self.group.staging_slot, self.group.step_d2h_event = staging_slot, step_d2h_event
+        self.group.tasks = [self]
 
-    @classmethod
-    def of(cls, tid: int, req_id: str, write_n: int, run: Run, group: TaskGroup) -> WriteTask:
-        """A task of one run of a group."""
-        task = cls.__new__(cls)
-        task.tid, task.req_id, task.write_n, task.runs, task.group = tid, req_id, write_n, [run], group
-        return task
+    @property
+    def tid(self) -> int:
+        """The task's number, never used twice."""
+        return self.group.tids[self.place]
+
+    @property
+    def req_id(self) -> str:
+        """Whose rows these are."""
+        return self.group.req_ids[self.place]
+
+    @property
+    def write_n(self) -> int:
+        """The step of an immediate write; how many deferred writes the request has had, this one included."""
+        return self.group.write_ns[self.place]
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task is in its life cycle."""
+        return STATES[self.group.states[self.place]]
+
+    @state.setter
+    def state(self, state: TaskState) -> None:
+        self.group.states[self.place] = state
 
     @property
     def schedule(self) -> WriteSchedule:
@@ -233,6 +86,16 @@ class WriteTask:
     def step_d2h_event(self) -> PageEvent | None:
         """Tells when the rows have landed; None when they have."""
         return self.group.step_d2h_event
+
+    @property
+    def runs(self) -> list[Run]:
+        """The task's rows, run by run; fixed once the task is no longer PENDING."""
+        return self.group.runs_of(self.place)
+
+    @property
+    def reassigned(self) -> dict[str, torch.Tensor]:
+        """Per key, the slots that a later claim took over."""
+        return self.group.reassigned.get(self.place, {})
 
     def __str__(self) -> str:
         return f"task {self.tid} ({self.schedule.value}) of request {self.req_id!r}, state={self.state.name}"
@@ -251,25 +114,28 @@ class WriteTask:
     def host_ready(self) -> threading.Event:
         """Set once the rows are on the host, or the task has failed."""
         with self.group.lock:
-            if self._host_ready is None:
-                self._host_ready = self.group.sync.event()
-                if self.state in _ON_HOST:
-                    self._host_ready.set()
-            return self._host_ready
+            return self._event("host_ready", self.state in _ON_HOST)
 
     @property
     def done(self) -> threading.Event:
         """Set once the task is written or failed and its record is published."""
         with self.group.lock:
-            if self._done is None:
-                self._done = self.group.sync.event()
-                if self._finished:
-                    self._done.set()
-            return self._done
+            return self._event("done", bool(self.group.woken[self.place]))
+
+    def _event(self, name: str, is_over: bool) -> threading.Event:
+        event = self.group.events.get((name, self.place))
+        if event is None:
+            event = self.group.events[name, self.place] = self.group.sync.event()
+            if is_over:
+                event.set()
+        return event
 
     def is_finished(self) -> bool:
         """Whether waiters of `done` are or would be awake."""
-        return self._finished or (self._done is not None and self._done.is_set())
+        if self.group.woken[self.place]:
+            return True
+        done = self.group.events.get(("done", self.place))
+        return done is not None and done.is_set()
 
     def is_final(self) -> bool:
         """Whether the task is written or failed."""
@@ -293,11 +159,12 @@ class WriteTask:
 
         Called by the one claimant of the copy stage, which holds the task lock if others know the task.
         """
-        if self.state is not TaskState.COPYING:
+        group, place = self.group, self.place
+        if group.states[place] != _COPYING:
             advance(self.state, TaskState.HOST_READY)
-        self.state = TaskState.HOST_READY
-        if self._host_ready is not None:
-            self._host_ready.set()
+        group.states[place] = _HOST_READY
+        if group.events and (event := group.events.get(("host_ready", place))) is not None:
+            event.set()
 
     def mark_done(self) -> None:
         """The rows are in the pool and the record is published: wake who waits for `done`."""
@@ -329,10 +196,9 @@ class WriteTask:
 
     def finish(self) -> Sequence[threading.Event]:
         """Mark the task as finished, for a caller that holds the task lock; gives the events to set."""
-        self._finished = True
-        if self._done is None and self._host_ready is None:
-            return ()
-        return [event for event in (self._host_ready, self._done) if event is not None]
+        group, place = self.group, self.place
+        group.woken[place] = True
+        return [event for name in ("host_ready", "done") if (event := group.events.get((name, place))) is not None]
 
     def append_chunk(self, chunk: WriteChunk) -> TaskState | None:
         """Add rows to a task that is still PENDING; otherwise give the state that closed it."""
@@ -344,9 +210,8 @@ class WriteTask:
 
     def add_reassigned(self, key: str, slots: torch.Tensor) -> None:
         """Note that a later claim took `slots` over, so that this task no longer writes them."""
-        known = self.reassigned.get(key)
-        lost = slots.clone() if known is None else torch.cat([known, slots])
-        self.reassigned = {**self.reassigned, key: lost}
+        lost = self.group.reassigned.setdefault(self.place, {})
+        lost[key] = torch.cat([lost[key], slots]) if key in lost else slots.clone()
         self.group.disturbed = True
 
     def lost_any(self, key: str, slots: IntArray) -> bool:
@@ -366,163 +231,3 @@ class WriteTask:
     def frozen(self) -> FrozenTask:
         """The task's rows as they are now, for a read that may be fetched later."""
         return FrozenTask(self.tid, tuple(self.parts), self.step_d2h_event)
-
-
-class KeyWrite(NamedTuple):
-    """Rows of one key to write into the pool, and the task of each."""
-
-    key: str
-    slots: torch.Tensor
-    rows: torch.Tensor
-    tids: IntArray
-
-
-class PoolWrite(NamedTuple):
-    """One pool write of a set of tasks: one entry per key."""
-
-    tids: tuple[int, ...]
-    writes: list[KeyWrite]
-
-
-class _Span(NamedTuple):
-    record: WriteRecord
-    start: int
-    stop: int
-    tids: IntArray
-
-
-def distinct_tickets(tasks: Iterable[WriteTask]) -> list[BudgetTicket]:
-    """The tickets of the tasks' records, each once, in order."""
-    lists = {id(run[0]): run[0] for task in tasks for run in task.runs}
-    return list(dict.fromkeys(r.budget for records in lists.values() for r in records if r.budget is not None))
-
-
-def records_of(tasks: Iterable[WriteTask]) -> list[WriteRecord]:
-    """The records that the tasks' rows stand in, each once."""
-    lists = {id(run[0]): run[0] for task in tasks for run in task.runs}
-    return list(dict.fromkeys(record for records in lists.values() for record in records))
-
-
-def gather_writes(tasks: Iterable[WriteTask]) -> PoolWrite:
-    """The rows that `tasks` have to write, gathered per key; neighbours in a record stay one piece."""
-    tasks = list(tasks)
-    if len(tasks) == len(tasks[0].group.tasks) and not tasks[0].group.disturbed:
-        return _whole_step(tasks)
-    spans = _spans([task for task in tasks if not task.abandoned])
-    robbed = [task for task in tasks if task.reassigned]
-    keys = dict.fromkeys(key for span in spans for key in _host(span.record))
-    writes = [_key_write(key, [span for span in spans if key in _host(span.record)], robbed) for key in keys]
-    return PoolWrite(tuple(task.tid for task in tasks), writes)
-
-
-def _whole_step(tasks: list[WriteTask]) -> PoolWrite:
-    """The rows of all immediate tasks of a step, which are its record as it stands."""
-    record, row_tids = tasks[0].runs[0][0][0], tasks[0].group.row_tids
-    assert row_tids is not None
-    writes = [KeyWrite(key, record.slots_cpu, rows, row_tids) for key, rows in _host(record).items()]
-    return PoolWrite(tuple(task.tid for task in tasks), writes)
-
-
-def _host(record: WriteRecord) -> Rows:
-    return record.tensors if record.host is None else record.host
-
-
-def _spans(tasks: list[WriteTask]) -> list[_Span]:
-    """The tasks' rows in the order of their records, neighbouring rows of a record as one span."""
-    shares: dict[int, list[tuple[int, int, int]]] = {}
-    lists: dict[int, list[WriteRecord]] = {}
-    for task in tasks:
-        for records, start, stop in task.runs:
-            lists[id(records)] = records
-            shares.setdefault(id(records), []).append((start, stop, task.tid))
-    spans = [
-        _Span(record, start, stop, tids)
-        for number, records in lists.items()
-        for start, stop, tids in _neighbours(sorted(shares[number]))
-        for record in records
-    ]
-    return sorted(spans, key=lambda span: span.record.serial) if len(spans) > 1 else spans
-
-
-def _neighbours(shares: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, IntArray]]:
-    """Runs of shares that stand side by side: first row, row after the last, and the task of each row."""
-    first = 0
-    for here in range(1, len(shares) + 1):
-        if here == len(shares) or shares[here][0] != shares[here - 1][1]:
-            run = shares[first:here]
-            tids = np.repeat([tid for _, _, tid in run], [stop - start for start, stop, _ in run])
-            yield run[0][0], run[-1][1], tids
-            first = here
-
-
-def _key_write(key: str, spans: list[_Span], robbed: list[WriteTask]) -> KeyWrite:
-    slots = _cat([span.record.slots_cpu[span.start : span.stop] for span in spans])
-    rows = _cat([_host(span.record)[key][span.start : span.stop] for span in spans])
-    tids = spans[0].tids if len(spans) == 1 else np.concatenate([span.tids for span in spans])
-    keep = np.arange(tids.size) if robbed or len(spans) > 1 else None
-    for task in robbed:
-        if keep is not None and (lost := task.reassigned.get(key)) is not None:
-            keep = keep[~((tids[keep] == task.tid) & np.isin(slots.numpy()[keep], lost.numpy()))]
-    if keep is not None and len(spans) > 1:
-        keep = keep[_last_of_each(slots.numpy()[keep])]
-    if keep is None or keep.size == tids.size:
-        return KeyWrite(key, slots, rows, tids)
-    index = torch.from_numpy(keep)
-    return KeyWrite(key, slots[index], rows[index], tids[keep])
-
-
-def _cat(parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _last_of_each(slots: IntArray) -> IntArray:
-    """The position of the last row of each slot, in order."""
-    _, from_the_end = np.unique(slots[::-1], return_index=True)
-    return np.sort(slots.size - 1 - from_the_end)
-
-
-def find_rows(task: WriteTask | FrozenTask, slots: torch.Tensor, key: str) -> torch.Tensor:
-    """A copy, on the host, of the rows of `key` that `task` holds for `slots`; the last chunk wins.
-
-    Raises `PrefixCacheError` when the task has no row for one of them.
-    """
-    parts = [part for part in task.parts if key in _host(part[0])]
-    held = np.concatenate([record.slots_cpu.numpy()[start:stop] for record, start, stop in parts] or [_NONE])
-    order = np.argsort(held, kind="stable")
-    wanted = slots.numpy()
-    place = np.searchsorted(held, wanted, side="right", sorter=order) - 1
-    found = order[place] if held.size else np.full(wanted.size, -1)
-    if held.size == 0 or not np.array_equal(held[found], wanted):
-        raise PrefixCacheError(f"task {task.tid} holds no row of key {key!r} for some of slots {wanted.tolist()[:8]}")
-    return _pick(parts, key, found)
-
-
-_NONE = np.empty(0, dtype=np.int64)
-
-
-def _pick(parts: list[Part], key: str, found: IntArray) -> torch.Tensor:
-    """Rows number `found` of the parts laid end to end, copied to the host part by part."""
-    ends = np.cumsum([stop - start for _, start, stop in parts])
-    which = np.searchsorted(ends, found, side="right")
-    out: torch.Tensor | None = None
-    for number in np.unique(which).tolist():
-        record, _, stop = parts[number]
-        at = np.flatnonzero(which == number)
-        rows = _rows_at(record, key, torch.from_numpy(found[at] - (ends[number] - stop)))
-        if out is None:
-            out = torch.empty((found.size, *rows.shape[1:]), dtype=rows.dtype)
-        out[torch.from_numpy(at)] = rows
-    assert out is not None
-    return out
-
-
-def _rows_at(record: WriteRecord, key: str, index: torch.Tensor) -> torch.Tensor:
-    """Rows of a record, from the host where they are there, else from where they were frozen."""
-    # The committer sets `host` before it lets go of `tensors`: read in the other order.
-    tensors, host = record.tensors, record.host
-    rows = (tensors if host is None else host)[key]
-    if rows.device.type == "cpu":
-        return rows.index_select(0, index)
-    if record.ready is not None:
-        torch.accelerator.current_stream(rows.device.index).wait_event(record.ready)
-    return rows.index_select(0, index.to(rows.device)).cpu()
