@@ -179,6 +179,7 @@ def _result(output: Output, seconds: float, status: int) -> Result:
         tuple(output.lines),
         seconds,
         status,
+        output.coverage,
     )
 
 
