@@ -34,6 +34,8 @@ class Mutant:
     edit: Edit | None = None
     #: whether it can do all steps that the specification can, and perhaps more
     adds: bool = False
+    #: whether it demands all that the specification does, and perhaps more
+    demands: bool = False
     #: whether the same words are dropped in many places, as those of a lock are: all of them may be needless at once
     is_common: bool = False
 
@@ -53,11 +55,11 @@ def generate(modules: Mapping[str, Module], models: Sequence[Model]) -> list[Mut
     edits: dict[tuple[str, int, int, str], tuple[Edit, bool]] = {}
     for root in sorted({model.module for model in models}):
         operators = Operators(closure(modules, root))
-        for edit, adds in _edits(operators, [model for model in models if model.module == root]):
+        for edit, more in _edits(operators, [model for model in models if model.module == root]):
             place = operators.module_of[edit.operator].name, edit.start, edit.end, edit.new
-            edits[place] = edit, adds and edits.get(place, (edit, True))[1]
+            edits[place] = edit, more and edits.get(place, (edit, True))[1]
     names: Counter[str] = Counter()
-    words = Counter(edit.dropped for edit, adds in edits.values() if adds)
+    words = Counter(edit.dropped for edit, _ in edits.values() if edit.kind == "guard")
     found = [(_mutant(modules[place[0]], *edits[place], names), edits[place][0]) for place in sorted(edits)]
     return [replace(mutant, is_common=words[edit.dropped] >= COMMON) for mutant, edit in found]
 
@@ -68,18 +70,19 @@ def _edits(operators: Operators, models: Sequence[Model]) -> Iterator[tuple[Edit
         found = actions.of(NEXT)
         monotone = actions.monotone(NEXT)
         yield from ((edit, edit.kind == "guard" and edit.operator in monotone) for edit in found)
-    yield from ((edit, False) for edit in _said(operators, models))
-
-
-def _said(operators: Operators, models: Sequence[Model]) -> Iterator[Edit]:
-    acting = operators.reached([NEXT])
     properties = {name for model in models for name in (*model.invariants, *model.properties)}
+    for edit in _said(operators, models, properties):
+        yield edit, edit.demands and edit.operator in properties
+
+
+def _said(operators: Operators, models: Sequence[Model], properties: Iterable[str]) -> Iterator[Edit]:
+    acting = operators.reached([NEXT])
     yield from premises(operators, sorted(operators.reached(properties) - acting))
     specifications = {model.specification or "Spec" for model in models}
     yield from fairness(operators, sorted(operators.reached(specifications) - acting))
 
 
-def _mutant(module: Module, edit: Edit, adds: bool, names: Counter[str]) -> Mutant:
+def _mutant(module: Module, edit: Edit, more: bool, names: Counter[str]) -> Mutant:
     text = edit.apply(module.text)
     parse(text, f"{module.name} without {edit.dropped!r}")
     name = f"{module.name}.{edit.operator}.{edit.kind}.{short_hash(f'{edit.content} {edit.new}')}"
@@ -87,14 +90,14 @@ def _mutant(module: Module, edit: Edit, adds: bool, names: Counter[str]) -> Muta
     if names[name] > 1:  # the same words twice in one operator
         name = f"{name}.{names[name]}"
     changes = {module.name: text}
-    return Mutant(name, edit.kind, module.name, edit.operator, says(module, edit), changes, (), edit, adds)
+    adds, demands = more and edit.kind == "guard", more and edit.kind == "premise"
+    return Mutant(name, edit.kind, module.name, edit.operator, says(module, edit), changes, (), edit, adds, demands)
 
 
 def joined(mutants: Iterable[Mutant], modules: Mapping[str, Module]) -> dict[str, str]:
-    """The changes of all `mutants` at once; each of them only adds steps."""
+    """The changes of all `mutants` at once: of such as only add steps, or only demand more."""
     edits: dict[str, list[Edit]] = {}
     for mutant in mutants:
-        assert mutant.adds
         assert mutant.edit is not None
         edits.setdefault(mutant.module, []).append(mutant.edit)
     return {name: apply_all(found, modules[name].text) for name, found in edits.items()}

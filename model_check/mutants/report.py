@@ -14,14 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
-from ..manifest import OK
 from .explained import Explained
 from .generator import Mutant
-from .runner import NOT_REACHED, SAME_STEPS, Case
+from .runner import SHOWN, Case
 from .verdicts import Record, Verdicts
-
-#: what a model that shows something says of a survivor
-SHOWN = (OK, SAME_STEPS, NOT_REACHED)
 
 
 class MutantProgress:

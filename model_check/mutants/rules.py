@@ -37,6 +37,8 @@ class Edit:
     content: str
     #: first line and column and last ones of what TLC evaluates before the edit matters, counted from 1
     place: tuple[int, int, int, int] | None = None
+    #: whether a premise is one of its property itself, which can only say more without it
+    demands: bool = False
 
     def apply(self, text: str) -> str:
         """The mutated text: what is dropped leaves blanks, so that all that is aligned stays so."""
@@ -174,7 +176,25 @@ def premises(operators: Operators, names: Iterable[str]) -> Iterator[Edit]:
         for each in walk(operators[name].body):
             if each.type == "bound_infix_op" and kids(each)[1].type == "implies":
                 for part in conjuncts(kids(each)[0]):
-                    yield _edit("premise", name, part, "TRUE")
+                    yield replace(_edit("premise", name, part, "TRUE"), demands=_is_demanded(each))
+
+
+def _is_demanded(node: Node) -> bool:
+    """Whether the definition that `node` is in is false where `node` is, if it speaks of it at all."""
+    above = node.parent
+    if above is None or above.type == "operator_definition":
+        return True
+    parts = kids(above)
+    if above.type == "bound_infix_op":
+        allowed = is_conjunction(above) or is_disjunction(above) or (parts[1].type == "implies" and parts[2] == node)
+    elif above.type in ("let_in", "bounded_quantification"):
+        allowed = parts[-1] == node
+    else:
+        allowed = above.type in _TRANSPARENT or (above.type == "bound_prefix_op" and parts[0].type == "always")
+    return allowed and _is_demanded(above)
+
+
+_TRANSPARENT = ("conj_list", "conj_item", "disj_list", "disj_item", "parentheses", "step_expr_or_stutter")
 
 
 def fairness(operators: Operators, names: Iterable[str]) -> Iterator[Edit]:

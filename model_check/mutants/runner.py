@@ -3,9 +3,10 @@
 A mutant is tried first on the model that is known to kill it, if there is one. The others go through the models one by
 one, the cheapest first. In each, a mutant of a part that TLC never evaluates there does not matter. Mutants that only
 add steps are tried many at once and without properties: where TLC finds as many steps as in the specification itself
-there are no others, so that none of these mutants matters; else the half that adds steps is looked for. That is done
-where it is likely to save something: for parts that seem not to be evaluated, for words that stand in many places, for
-what survived before, and for all that the first models left. What remains is checked mutant by mutant.
+there are no others, so that none of these mutants matters; else the half that adds steps is looked for. Mutants that
+only demand more are tried at once too: where all that they demand holds, each survives. In the cheapest
+models, where a run is as long as its start, only those are put together that are likely to come out alike. What remains
+is checked mutant by mutant.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from .trial import Trials, Verdict
 
 SAME_STEPS = "same steps"
 NOT_REACHED = "not reached"
+#: what a model says that has shown something about a mutant that it does not kill
+SHOWN = (OK, SAME_STEPS, NOT_REACHED)
 #: so many of the cheapest models are tried before all mutants are put together
-EAGER = 3
+EAGER = 4
 NOWHERE = ("", 0, 0, 0, 0)
 
 
@@ -35,7 +38,7 @@ class Case:
     models: Sequence[Model]
     #: models to try first, by name
     first: Sequence[str] = ()
-    #: whether it survived before
+    #: whether all models passed it before
     resistant: bool = False
     killed_by: str | None = None
     model: str | None = None
@@ -50,7 +53,7 @@ class Case:
     @property
     def undecided(self) -> list[str]:
         """Models that showed nothing: an evaluation error, no end in time."""
-        return sorted(name for name, said in self.said.items() if said not in (OK, SAME_STEPS, NOT_REACHED))
+        return sorted(name for name, said in self.said.items() if said not in SHOWN)
 
 
 class Listener(Protocol):
@@ -97,13 +100,13 @@ class Runner:
             return
         model = _named(cases[0].models, name)
         base = self._baseline(model)
-        for case in cases:
+        for case in cases if base.said == OK else ():
             if case.mutant.kind != "guard" and base.coverage.get(case.mutant.place or NOWHERE) == 0:
                 self._note(case, name, NOT_REACHED)
-        groups = _groups([case for case in cases if name not in case.said and case.mutant.adds], base, together)
+        groups = _groups([case for case in cases if name not in case.said], together)
         self._listener.at(f"{name}: {sum(map(len, groups))} together")
-        for case in self._without_new_steps(model, groups, pool):
-            self._note(case, name, SAME_STEPS)
+        for case in self._passing(model, groups, together, pool):
+            self._note(case, name, SAME_STEPS if case.mutant.adds else OK)
         left = [case for case in cases if name not in case.said]
         self._listener.at(f"{name}: {len(left)} one by one")
         list(pool.map(lambda case: self._try(case, _named(case.models, name)), left))
@@ -127,29 +130,33 @@ class Runner:
         if not case.is_open:
             self._listener.ended(case)
 
-    def _without_new_steps(self, model: Model, groups: list[list[Case]], pool: Executor) -> Iterator[Case]:
+    def _passing(self, model: Model, groups: list[list[Case]], halve: bool, pool: Executor) -> Iterator[Case]:
         while groups:
-            found = list(pool.map(lambda group: self._adds_nothing(model, group), groups))
+            found = list(pool.map(lambda group: self._passes(model, group), groups))
             yield from (case for group, nothing in zip(groups, found, strict=True) if nothing for case in group)
             adding = [group for group, nothing in zip(groups, found, strict=True) if not nothing]
-            groups = [half for group in adding for half in _split(group)]
+            groups = [half for group in adding if halve or group[0].resistant for half in _split(group)]
 
-    def _adds_nothing(self, model: Model, group: Sequence[Case]) -> bool:
-        verdict = self._trials.steps(model, joined((case.mutant for case in group), self._modules))
+    def _passes(self, model: Model, group: Sequence[Case]) -> bool:
+        """Whether none of the group matters to the model."""
+        changes = joined((case.mutant for case in group), self._modules)
+        if group[0].mutant.demands:
+            return self._trials.run(_named(group[0].models, model.name), changes).said == OK
+        verdict = self._trials.steps(model, changes)
         return verdict.said == OK and verdict.generated == self._baseline(model).generated
 
 
-def _groups(cases: Sequence[Case], base: Verdict, together: bool) -> list[list[Case]]:
+def _groups(cases: Sequence[Case], together: bool) -> list[list[Case]]:
     """The cases to be tried at once, those that are likely to come out alike in one group."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
-        if not base.coverage.get(case.mutant.place or NOWHERE):
-            groups.setdefault("not evaluated, it seems", []).append(case)
-        elif case.resistant:
-            groups.setdefault("survived before", []).append(case)
-        elif case.mutant.is_common or together:
-            alike = case.mutant.says.partition("guard")[2] if case.mutant.is_common else ""
-            groups.setdefault(alike, []).append(case)
+        mutant = case.mutant
+        if not (mutant.adds or mutant.demands):
+            continue
+        if case.resistant or (together and not mutant.is_common):
+            groups.setdefault(f"{mutant.kind}, survived: {case.resistant}", []).append(case)
+        elif mutant.is_common:
+            groups.setdefault(mutant.says.partition("guard")[2], []).append(case)
     return list(groups.values())
 
 

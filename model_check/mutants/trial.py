@@ -15,7 +15,7 @@ from ..workspace import prepare
 
 _KILLS = (Kind.INVARIANT, Kind.ACTION_PROPERTY, Kind.TEMPORAL_PROPERTY, Kind.DEADLOCK)
 #: a mutant may have many more states than the model has: it is given up then
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..errors import ManifestError
 from ..manifest import Model
 from .fingerprint import Fingerprints
 from .generator import Mutant
-from .runner import Case, without
+from .runner import SHOWN, Case, without
 from .syntax import short_hash
 
 VERDICTS = Path(__file__).resolve().parent / "verdicts.json"
@@ -101,7 +101,9 @@ def case_for(mutant: Mutant, models: Sequence[Model], record: Record | None) -> 
     """The case to run: first what killed the mutant before, if something did."""
     if record is None:
         return Case(mutant, models, mutant.first)
-    return Case(mutant, models, [record.model] if record.model else mutant.first, resistant=record.killed_by is None)
+    if record.model:
+        return Case(mutant, models, [record.model])
+    return Case(mutant, models, mutant.first, resistant=all(said in SHOWN for said in record.said.values()))
 
 
 def record(case: Case, keys: Keys) -> Record:

@@ -119,6 +119,50 @@ def test_what_adds_no_step_together_is_not_checked_one_by_one() -> None:
     assert trials.calls["run"] == len("abcdef")  # the one that adds a step, in each model
 
 
+def test_a_part_that_is_never_evaluated_is_not_checked_there() -> None:
+    (mutant,) = [each for each in generate(steps_module(), models()) if "Up (Steps): n' = n" in each.says]
+    assert mutant.place is not None
+
+    class Covering(Pretended):
+        def steps(self, model: Model, changes: Mapping[str, str], coverage: bool = False) -> Verdict:
+            return Verdict(None, "ok", 0.0, 100, {mutant.place: int(model.name == "b")} if mutant.place else {})
+
+    trials = Covering({}, {})
+    case = Case(mutant, models("abc"))
+    run_pretended(trials, [case])
+    assert (case.said, case.undecided) == ({"a": "not reached", "b": "ok", "c": "not reached"}, [])
+    assert trials.calls["run"] == 1
+
+
+def test_premises_that_may_all_go_are_checked_together() -> None:
+    demanding = SPEC.replace("InRange == n <= Max", "InRange == seen = 0 /\\ n >= 0 => n <= Max")
+    premises = [each for each in generate(steps_module(demanding), models()) if each.kind == "premise"]
+    trials = Pretended({}, {})
+    cases = [Case(mutant, models(), resistant=True) for mutant in premises]
+    Runner(trials, steps_module(demanding), 2, Quiet()).run(cases)  # type: ignore[arg-type]
+    assert len(cases) == 2
+    assert all(set(case.said.values()) == {"ok"} for case in cases)
+    assert trials.calls["run"] == len("abcdef")
+
+
+def test_a_premise_under_a_negation_or_on_the_left_of_another_is_checked_alone() -> None:
+    nested = SPEC.replace(
+        "InRange == n <= Max", "InRange == ((n = 1 => seen = 0) => n <= Max) /\\ ~(n = 7 => seen = 7)"
+    )
+    premises = [each for each in generate(steps_module(nested), models()) if each.kind == "premise"]
+    assert {each.says.partition("premise  ")[2]: each.demands for each in premises} == {
+        "n = 1 => seen = 0": True,
+        "n = 1": False,
+        "n = 7": False,
+    }
+
+
+def test_what_showed_nothing_before_is_not_put_together_with_others() -> None:
+    mutant = guards()[0]
+    assert case_for(mutant, models("a"), Record(None, None, {"a": "same steps"}, 1.0, "")).resistant
+    assert not case_for(mutant, models("a"), Record(None, None, {"a": "evaluation error"}, 1.0, "")).resistant
+
+
 def test_what_killed_a_mutant_before_is_tried_first() -> None:
     trials = Pretended({("e", "n < Max"): "InRange", ("a", "n < Max"): "Other"}, {})
     mutant = next(each for each in guards() if "n < Max" in each.says)
