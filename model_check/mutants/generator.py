@@ -16,7 +16,7 @@ NEXT = "Next"
 #: at most so much of what is dropped is shown
 _SHOWN = 110
 #: from so many places on, words are common
-COMMON = 6
+COMMON = 4
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import ManifestError
 from ..manifest import Model
+from ..output import Kind
 from .fingerprint import Fingerprints
 from .generator import Mutant
 from .runner import SHOWN, Case, without
@@ -85,8 +86,8 @@ class Keys:
         return self.of_kill(case.mutant, case.model) if case.model else self.of_survival(case.mutant)
 
     def holds(self, mutant: Mutant, record: Record | None) -> bool:
-        """Whether `record` is about `mutant` as it is now."""
-        if record is None:
+        """Whether `record` is about `mutant` as it is now. One that ran out of time says nothing that can be kept."""
+        if record is None or Kind.LIMIT.value in record.said.values():
             return False
         found = self.of_kill(mutant, record.model) if record.model else self.of_survival(mutant)
         return found == record.key

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,7 @@ def test_a_verdict_holds_for_its_content_only(tmp_path: Path) -> None:
     assert load_verdicts(tmp_path / "verdicts.json") == verdicts
     assert keys.holds(mutant, killed)
     assert keys.holds(mutant, survived)
+    assert not keys.holds(mutant, replace(survived, said={"a": "ok", "b": "time limit"}))
     more = Keys(Fingerprints(steps_module()), models("abc"))
     assert more.holds(mutant, killed)
     assert not more.holds(mutant, Record("InRange", "z", {}, 0.0, killed.key))
