@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.palimpsest-ready
 CODE := impl/palimpsest $(wildcard model_check)
 
-.PHONY: demo test check lint format conformance clean
+.PHONY: demo test check mutants lint format conformance clean
 
 demo: $(READY)
 	$(BIN)/palimpsest demo $(ARGS)
@@ -17,6 +17,10 @@ test: $(READY)
 # The specification: every quick model, reach model and mutant, with the verdict expected of each.
 check: $(READY)
 	$(BIN)/palimpsest check --set quick $(ARGS)
+
+# Mutants of the specification: what changed, and a random tenth of the others besides.
+mutants: $(READY)
+	$(BIN)/palimpsest mutants --sample 0.1 --seed $$(date +%j) $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -180,6 +180,7 @@ def _result(output: Output, seconds: float, status: int) -> Result:
         seconds,
         status,
         tuple(output.said),
+        output.coverage,
     )
 
 

@@ -27,7 +27,7 @@ Exits with 1 on any surprise, and with 2 where nothing can be checked. PALIMPSES
 another Java and another TLC than the installed ones."""
 
 #: of the tables where no terminal has a width
-_LOG_WIDTH = 140
+LOG_WIDTH = 140
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the manifest; else a whole set")
     parser.add_argument("--set", choices=("quick", "full"), default="quick", help="full has the quick ones too (quick)")
-    parser.add_argument("--jobs", type=_positive, metavar="N", help="models at a time, workers of a large one (cores)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="models at a time, workers of a large one (cores)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes as JSON")
     parser.add_argument("--out", type=Path, default=Path("counterexamples"), metavar="DIR", help="(counterexamples)")
     parser.add_argument("--list", action="store_true", help="show the models and what each is for")
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--spec", type=Path, metavar="DIR", help="the folder of the specification's modules")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return int(text)
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.manifest import load_manifest
 
-    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
+    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
         manifest = load_manifest(args.manifest, args.spec) if args.manifest else load_manifest(spec=args.spec)
-        with _terminable():
+        with terminable():
             return _list(args, manifest, console) if args.list else _check(args, manifest, console)
     except (CheckError, OSError) as error:
         print(f"palimpsest check: {error}", file=sys.stderr)
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Inside, SIGTERM is an interrupt like that of a keyboard, so that no JVM outlives the command."""
     if threading.current_thread() is not threading.main_thread():
         yield

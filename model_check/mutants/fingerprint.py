@@ -1,0 +1,67 @@
+"""A key for what TLC is given: equal keys, equal verdicts. Comments, layout and what is not used do not count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ..manifest import Model
+from ..workspace import configuration, wrapper
+from .syntax import Module, closure, content, names_in, parse, short_hash
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_LENGTH = 16
+
+
+class Fingerprints:
+    """Keys of models of the specification `modules`, as it is or with some modules replaced."""
+
+    def __init__(self, modules: Mapping[str, Module]) -> None:
+        self._modules = modules
+
+    def of(self, model: Model, changes: Mapping[str, str] | None = None) -> str:
+        """The key of `model` where the modules of `changes` have another text."""
+        replaced = {name: _parsed(text, name) for name, text in (changes or {}).items()}
+        modules = {**self._modules, **replaced}
+        own = _parsed(wrapper(model), f"the wrapper of {model.name}")
+        used = {**closure(modules, model.module), own.name: own}
+        said = configuration(model)
+        parts = [said, str(model.deadlock), *_declared(used), *_reached(modules, used, set(_NAME.findall(said)))]
+        return short_hash("\n".join(parts), _LENGTH)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str, name: str) -> Module:
+    return parse(text, name)
+
+
+@lru_cache(maxsize=100_000)
+def _definition(text: str, module: str, name: str) -> tuple[str, frozenset[str]]:
+    node = _parsed(text, module).definitions[name].node
+    return content(node), frozenset(names_in(node))
+
+
+def _declared(used: Mapping[str, Module]) -> list[str]:
+    return [f"{name} {content(part)}" for name in sorted(used) for part in used[name].declarations]
+
+
+def _reached(modules: Mapping[str, Module], used: Mapping[str, Module], names: set[str]) -> list[str]:
+    """The definitions that `names` lead to; a module that one makes an instance of counts as a whole."""
+    found: dict[str, str] = {}
+    todo = sorted(names)
+    where = {name: module for module in used.values() for name in module.definitions}
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        if name in where:
+            found[name], next_names = _definition(where[name].text, where[name].name, name)
+            todo += next_names
+        elif name in modules and name not in used:
+            instance = modules[name]
+            found[name] = " ".join(
+                [*_declared({name: instance}), *(content(each.node) for each in instance.definitions.values())]
+            )
+            todo += instance.extends
+    return [f"{name} {found[name]}" for name in sorted(found)]
