@@ -17,6 +17,7 @@ from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import events, split, steps
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
 from palimpsest.prefix_cache.events import Published
+from palimpsest.prefix_cache.hits import Aside
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, PrefixCacheConfig
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
@@ -73,6 +74,7 @@ class EngineSide(CacheState):
     def begin_step(self, schedule: steps.Schedule) -> list[int]:
         """Drain, end generations, register hits and plan their reads; gives the tasks to escalate."""
         with self._state_lock:
+            self._check_open()
             self._commit_drained_writes()
             dropped = self._drop_begun()
             with self._controller.lock:
@@ -143,11 +145,13 @@ class EngineSide(CacheState):
         self._check_open()
         if self._controller.has_failed():
             self._commit()
-        if self._begun is None:
+        begun = self._begun
+        if begun is None:
+            self._check_open()  # shutdown took it
             raise BadStepError("save_outputs without a step: call new_step_starts first")
         rows = steps.read_rows(
             self._view,
-            self._begun.num_scheduled,
+            begun.num_scheduled,
             num_tokens_unpadded,
             num_tokens_padded,
             self.config,
@@ -270,6 +274,7 @@ class EngineSide(CacheState):
     def seal_oldest(self) -> list[int]:
         """Close the open deferred tasks that hold the oldest rows; gives them."""
         with self._state_lock:
+            self._check_open()
             sealed = self._request_tasks.seal_oldest()
             if self._trace is not None:
                 self._trace.emit("seal_oldest", {}, {"sealed": sealed})
@@ -299,6 +304,8 @@ class EngineSide(CacheState):
             else:
                 event.on_landed = partial(self.copy_lands, args, views)
         begun = self._begun
+        if begun is None:
+            self._check_open()  # shutdown took it
         assert begun is not None
         return StepContext(
             step_id, rows, begun.hits, begun.reads, begun.prefetches, StepCopies(page, views, event), snapshot,
@@ -324,9 +331,11 @@ class EngineSide(CacheState):
             begun, slots = self._begun, ctx.rows.slots.numpy()
             assert begun is not None
             overtaken = self._overtaken(begun, slots)
-            published = Published(preserved=self._preserve(slots, overtaken, begun))
-            published.dropped = self._drop_overtaken(begun, overtaken)
+            # What may fail comes first: until here the step can be saved again.
+            copies = self._copy_aside(slots, overtaken, begun)
             self._install_keys(storage)
+            published = Published(preserved=self._hits.preserve(copies))
+            published.dropped = self._drop_overtaken(begun, overtaken)
             with self._controller.lock:
                 self._claim(ctx, outputs, published)
                 published.reads = [read for req_id in begun.hits for read in self._plan_hit(begun, req_id)]
@@ -346,11 +355,11 @@ class EngineSide(CacheState):
         found = self._slot_status.overlaps([begun.hit_slots[req_id] for req_id in requests], slots)
         return [req_id for req_id, hit in zip(requests, found, strict=True) if hit]
 
-    def _preserve(self, slots: np.ndarray, overtaken: list[str], begun: BegunStep) -> list[tuple[int, np.ndarray]]:
+    def _copy_aside(self, slots: np.ndarray, overtaken: list[str], begun: BegunStep) -> list[Aside]:
         if not len(self._hits.pending):
             return []
         spared = {read.rid for req_id in overtaken for read in begun.reads.get(req_id, {}).values()}
-        return [preserved for key in self._slot_status.keys for preserved in self._hits.preserve(key, slots, spared)]
+        return [copy for key in self._slot_status.keys for copy in self._hits.copy_aside(key, slots, spared)]
 
     def _drop_overtaken(self, begun: BegunStep, overtaken: list[str]) -> list[int]:
         dropped: list[int] = []
