@@ -10,7 +10,6 @@ from typing import Any
 
 from palimpsest.prefix_cache import reads
 from palimpsest.prefix_cache import sizing as sizing_module
-from palimpsest.prefix_cache.tasks import WriteRecord
 
 _AMPLE_BYTES = 1 << 40
 _sizing: Any = sizing_module  # whose imported function is replaced
@@ -18,15 +17,15 @@ _sizing: Any = sizing_module  # whose imported function is replaced
 
 @contextmanager
 def like_a_new_process() -> Iterator[None]:
-    """Inside, reads and records are numbered from one, since numbers are part of what runs are compared by, and the
-    machine's free memory, which is not part of any scenario, is ample."""
-    before = reads._IDS, WriteRecord._SERIALS, _sizing.available_host_bytes
-    reads._IDS, WriteRecord._SERIALS = itertools.count(1), itertools.count(1)
+    """Inside, reads are numbered from one, since their numbers are part of what runs are compared by, and the machine's
+    free memory, which is not part of any scenario, is ample."""
+    before = reads._IDS, _sizing.available_host_bytes
+    reads._IDS = itertools.count(1)
     _sizing.available_host_bytes = lambda: _AMPLE_BYTES
     try:
         yield
     finally:
-        reads._IDS, WriteRecord._SERIALS, _sizing.available_host_bytes = before
+        reads._IDS, _sizing.available_host_bytes = before
 
 
 @contextmanager
