@@ -44,7 +44,9 @@ class ExploreProgress:
 
     def ended(self, outcome: Outcome) -> None:
         """Show what a scenario gave."""
-        if self._live is None:
+        if self._live is not None:
+            self._live.update(_line(outcome), refresh=True)
+        else:
             self._console.print(f"{_line(outcome)}: {verdict(outcome)}", **_PLAIN)
 
 

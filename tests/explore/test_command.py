@@ -36,6 +36,13 @@ def test_random_priorities_run_as_many_schedules_as_they_are_told(capsys):
     assert "7 schedules" in capsys.readouterr().out
 
 
+def test_scenarios_side_by_side_are_told_in_their_order(capsys):
+    names = [SMALL, "idle-steps-drain"]
+    assert main(["explore", *names, "--bound", "0", "--jobs", "2"]) == 0
+    table = capsys.readouterr().out.split("2 scenarios")[1]
+    assert table.index(names[0]) < table.index(names[1])
+
+
 def test_the_list_names_every_scenario(capsys):
     assert main(["explore", "--list"]) == 0
     says = capsys.readouterr().out

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from palimpsest_model_check.explore.explore import Outcome
-    from palimpsest_model_check.explore.report import ExploreProgress
     from palimpsest_model_check.explore.scenario import Scenario
 
 _DESCRIPTION = """\
@@ -44,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--schedules", type=_count, metavar="N", help="at most N of each scenario (dfs: all, pct: 1000)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="pct: of the priorities (0)")
+    parser.add_argument("--jobs", type=_count, default=0, metavar="N", help="scenarios at a time (cores)")
     parser.add_argument("--out", type=Path, default=Path("schedules"), metavar="DIR", help="of findings (schedules)")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run a saved schedule again and show it")
     parser.add_argument("--pytest", type=Path, metavar="FILE", help="write the first finding's schedule as a test")
@@ -82,26 +82,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explore(args: argparse.Namespace, scenarios: list[Scenario], console: Console) -> int:
+    from palimpsest_model_check.check import usable_cores
     from palimpsest_model_check.explore import report
+    from palimpsest_model_check.explore.parallel import Search, explore_all
 
-    outcomes = []
-    with report.ExploreProgress(console) as progress:
-        for scenario in scenarios:
-            outcomes.append(_one(args, scenario, progress))
-            progress.ended(outcomes[-1])
+    search = Search(None if args.strategy == "pct" else args.bound, args.schedules, args.seed)
+    with report.ExploreProgress(console) as shown:
+        jobs = args.jobs or usable_cores()
+        outcomes = explore_all(scenarios, search, jobs, shown.progressed, shown.ended)
     for outcome in outcomes:
         _show(args, outcome, console)
     console.print(report.outcome_table(outcomes))
     return 0 if all(outcome.ok for outcome in outcomes) else 1
-
-
-def _one(args: argparse.Namespace, scenario: Scenario, progress: ExploreProgress) -> Outcome:
-    from palimpsest_model_check.explore.explore import explore, sample
-
-    if args.strategy == "pct":
-        many = 1000 if args.schedules is None else args.schedules
-        return sample(scenario, schedules=many, seed=args.seed, progress=progress.progressed)
-    return explore(scenario, bound=args.bound, schedules=args.schedules, progress=progress.progressed)
 
 
 def _show(args: argparse.Namespace, outcome: Outcome, console: Console) -> None:
