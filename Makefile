@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.palimpsest-ready
 CODE := impl/palimpsest $(wildcard model_check)
 
-.PHONY: demo test check lint format conformance clean
+.PHONY: demo test check explore lint format conformance clean
 
 demo: $(READY)
 	$(BIN)/palimpsest demo $(ARGS)
@@ -17,6 +17,10 @@ test: $(READY)
 # The specification: every quick model, reach model and mutant, with the verdict expected of each.
 check: $(READY)
 	$(BIN)/palimpsest check --set quick $(ARGS)
+
+# The real threads in every order with at most one preemption.
+explore: $(READY)
+	$(BIN)/palimpsest explore $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from .finding import Finding
 from .scenario import Scenario
-from .scheduler import Scheduler, Step, Strategy
+from .scheduler import Scheduler, Strategy
 from .script import Script
 from .strategies import DepthFirst, RandomPriorities
 from .surroundings import like_a_new_process, on_one_core
+from .threads import Step
 
 
 @dataclass(frozen=True)

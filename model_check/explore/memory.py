@@ -15,7 +15,8 @@ import torch
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 
 from .finding import Finding
-from .scheduler import FAILS, Scheduler
+from .scheduler import Scheduler
+from .threads import FAILS
 
 
 class InjectedError(OSError):

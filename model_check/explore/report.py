@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .explore import Outcome, Run
 from .scenario import Scenario
-from .scheduler import GOES, Step
+from .threads import GOES, Step
 
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 

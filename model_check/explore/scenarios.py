@@ -8,8 +8,9 @@ from typing import Any
 from palimpsest.errors import ShutdownError, StaleReadError, StepConsumedError, WaitTimeoutError, WriteFailedError
 
 from .memory import InjectedError
+from .model import hit, more, prefill
 from .scenario import Registry
-from .script import Script, hit, more, prefill
+from .script import Script
 
 SCENARIOS = Registry()
 scenario = SCENARIOS.add

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from .scheduler import GOES, Option, Thread
+from .threads import GOES, Option, Thread
 
 State = Callable[[], Hashable]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from palimpsest_model_check.explore.primitives import CooperativeSync
-from palimpsest_model_check.explore.scheduler import GOES, Scheduler
+from palimpsest_model_check.explore.scheduler import Scheduler
 from palimpsest_model_check.explore.strategies import DepthFirst, RandomPriorities, Saved
+from palimpsest_model_check.explore.threads import GOES
 
 Program = Callable[[Scheduler, CooperativeSync, list], None]
 
