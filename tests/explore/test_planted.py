@@ -15,7 +15,6 @@ from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.hits import HitReader
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.prefix_cache.slots import SlotTable
-from palimpsest.prefix_cache.staging import StagingPool
 from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest_model_check.explore.explore import explore
 from palimpsest_model_check.explore.saved import Schedule, replay
@@ -132,15 +131,6 @@ def a_task_ends_and_its_waiters_sleep_on(patch):
         return ()
 
     patch.setattr(WriteTask, "finish", silent)
-
-
-@plant("shutdown-while-a-page-is-waited-for", "deadlock")
-def shutdown_does_not_wake_who_waits_for_a_page(patch):
-    def close(self):
-        with self._freed:
-            self._closed = True
-
-    patch.setattr(StagingPool, "close", close)
 
 
 @plant("ended-while-claimed", "TaskChain")
