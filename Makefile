@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.palimpsest-ready
 CODE := impl/palimpsest $(wildcard model_check)
 
-.PHONY: demo test check mutants lint format conformance clean
+.PHONY: demo test check mutants explore lint format conformance clean
 
 demo: $(READY)
 	$(BIN)/palimpsest demo $(ARGS)
@@ -21,6 +21,10 @@ check: $(READY)
 # Mutants of the specification: what changed, and a random tenth of the others besides.
 mutants: $(READY)
 	$(BIN)/palimpsest mutants --sample 0.1 --seed $$(date +%j) $(ARGS)
+
+# The real threads in every order with at most one preemption.
+explore: $(READY)
+	$(BIN)/palimpsest explore $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -58,9 +58,9 @@ class PageRules(Rules):
         self.handed_over()
         if holder[0] != "step" or holder[1] <= s.last_claim:
             self.reject("a step claims a page once", "PageExclusive", f"{holder} after step {s.last_claim}")
-        if s.begun is None:
+        if s.begun is None and not s.ended:  # the end of a shutdown takes it from under a save
             self.reject("a step was begun", "ConsumeOnce")
-        if s.reports_forwards and not s.begun.forward:
+        if s.begun is not None and s.reports_forwards and not s.begun.forward:
             self.reject("its forward has run", "SourceFrozen")
         s.last_claim, s.claimed_bytes = holder[1], s.reserved
         s.waiting.add(holder)

@@ -34,7 +34,8 @@ class WriteRules(PageRules):
         """A thread goes on with the set of tasks that it has."""
         writing = self.s.writing.get(thread)
         if writing is None or writing.stage != source or writing.tids != tids:
-            self.reject(f"the thread has these tasks, {source}", "TaskChain", f"{thread!r} has {writing}")
+            breaks = "RecordBeforeWake" if to == "woken" else "TaskChain"
+            self.reject(f"the thread has these tasks, {source}", breaks, f"{thread!r} has {writing}")
         writing.stage = to
 
     def _same_queues(self, post: Args) -> None:
@@ -58,9 +59,11 @@ class WriteRules(PageRules):
 
     def dispatch(self, args: Args, post: Args, thread: str) -> None:
         s = self.s
-        if not s.to_dispatch or args["tids"] != s.to_dispatch:
-            self.reject("a published step's tasks are dispatched once", "TaskChain", f"{s.to_dispatch}")
-        s.lo += s.to_dispatch
+        # a shutdown in between may have failed them: those are not queued any more
+        queued = [tid for tid in s.to_dispatch if not s.closed or (tid in s.tasks and s.tasks[tid].state == "QUEUED")]
+        if not s.to_dispatch or args["tids"] != queued:
+            self.reject("a published step's tasks are dispatched once", "TaskChain", f"{queued}")
+        s.lo += queued
         s.to_dispatch = []
         self._same_queues(post)
 

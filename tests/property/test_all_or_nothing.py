@@ -150,7 +150,7 @@ def test_a_save_that_finds_no_page_gives_its_bytes_back_and_can_be_tried_again(s
     s.cache.materialize(s.save("d"), ["b"])
 
 
-@pytest.mark.parametrize("where", ["_copies.freeze_into", "_copies.clone", "_hits.preserve", "_pool.allocate"])
+@pytest.mark.parametrize("where", ["_copies.freeze_into", "_copies.clone", "_hits.copy_aside", "_pool.allocate"])
 def test_an_error_inside_a_save_leaves_nothing_behind(script, monkeypatch, where):
     s = script(DEFERRED)
     s.run({"a": prefill([0], 4)})

@@ -39,6 +39,7 @@ class BeginSide(CacheState):
     def begin_step(self, schedule: steps.Schedule) -> list[int]:
         """Drain, end generations, register hits and plan their reads; gives the tasks to escalate."""
         with self._state_lock:
+            self._check_open()
             self._commit_drained_writes()
             dropped = self._drop_begun()
             with self._controller.lock:

@@ -77,6 +77,8 @@ class PrefixCacheController(Committer):
     def dispatch(self, tasks: Collection[WriteTask]) -> None:
         """Hand QUEUED tasks to the committer; in eager mode write them before returning."""
         with self._work:
+            if self._closing:  # shutdown may have failed them since they were published
+                tasks = [task for task in tasks if task.state is TaskState.QUEUED]
             self._queue_lo.extend(tids_of(tasks))
             if self._trace is not None:
                 self._trace.emit("dispatch", {"tids": _tids(tasks)}, self._queues())

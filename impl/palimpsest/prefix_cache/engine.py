@@ -47,11 +47,13 @@ class EngineSide(PublishSide):
         self._check_open()
         if self._controller.has_failed():
             self._commit()
-        if self._begun is None:
+        begun = self._begun
+        if begun is None:
+            self._check_open()  # shutdown took it
             raise BadStepError("save_outputs without a step: call new_step_starts first")
         rows = steps.read_rows(
             self._view,
-            self._begun.num_scheduled,
+            begun.num_scheduled,
             num_tokens_unpadded,
             num_tokens_padded,
             self.config,
@@ -174,6 +176,7 @@ class EngineSide(PublishSide):
     def seal_oldest(self) -> list[int]:
         """Close the open deferred tasks that hold the oldest rows; gives them."""
         with self._state_lock:
+            self._check_open()
             sealed = self._request_tasks.seal_oldest()
             if self._trace is not None:
                 self._trace.emit("seal_oldest", {}, {"sealed": sealed})

@@ -7,7 +7,7 @@ and finds out afterwards, by the versions, which of its rows must come from the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,14 @@ from palimpsest.sync import LockLike
 from palimpsest.trace import Sink
 
 IntArray = np.ndarray
+
+
+class Aside(NamedTuple):
+    """Rows copied for a read before a claim overwrites them, and their positions in it."""
+
+    read: PendingRead
+    rows: IntArray
+    values: torch.Tensor
 
 
 class HitReader:
@@ -49,7 +57,7 @@ class HitReader:
         self._stats = stats
         self.pending = PendingReads(slots.num_slots)
 
-    # The caller of the next three holds the state lock.
+    # The caller of the next four holds the state lock.
 
     def plan(self, slots: IntArray, key: str, req_id: str) -> PendingRead:
         """A read of `key` at `slots` as they are now, pending until it is fetched or dropped."""
@@ -86,17 +94,22 @@ class HitReader:
             if read.key == HIDDEN_KEY:
                 read.error = _absent_error(read, absent)
 
-    def preserve(self, key: str, slots: IntArray, spared: Collection[int] = ()) -> list[tuple[int, IntArray]]:
-        """Copy aside the committed rows at `slots` that pending reads of `key` still need, except for the
-        reads `spared`; gives the read and the positions of its rows."""
-        preserved = []
+    def copy_aside(self, key: str, slots: IntArray, spared: Collection[int] = ()) -> list[Aside]:
+        """Copies of the committed rows at `slots` that pending reads of `key` still need, except for the
+        reads `spared`; they are no read's yet."""
+        copies = []
         for read in self.pending.needing(key, slots):
             rows = self._rows_to_preserve(read, slots)
             if rows.size and read.rid not in spared:
-                read.preserve(rows, self._pool.rows(key, torch.from_numpy(read.slots[rows])))
-                self._stats.rows_preserved += int(rows.size)
-                preserved.append((read.rid, rows))
-        return preserved
+                copies.append(Aside(read, rows, self._pool.rows(key, torch.from_numpy(read.slots[rows]))))
+        return copies
+
+    def preserve(self, copies: Collection[Aside]) -> list[tuple[int, IntArray]]:
+        """Give copies to their reads; gives the read and the positions of its rows."""
+        for read, rows, values in copies:
+            read.preserve(rows, values)
+            self._stats.rows_preserved += int(rows.size)
+        return [(read.rid, rows) for read, rows, _ in copies]
 
     def _rows_to_preserve(self, read: PendingRead, slots: IntArray) -> IntArray:
         table = self._slots.get_slot_status(read.key)

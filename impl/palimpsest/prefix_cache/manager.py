@@ -8,7 +8,6 @@ share is in `state`.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from concurrent.futures import wait as wait_for_futures
 
 from palimpsest.actions import action
 from palimpsest.errors import InvariantError, WaitTimeoutError
@@ -19,7 +18,7 @@ from palimpsest.prefix_cache.split import is_step_token_tensor
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.state import PREFETCH_NAME, all_reads
 from palimpsest.prefix_cache.steps import GroupView
-from palimpsest.sync import STANDARD, Deadline, Sync
+from palimpsest.sync import STANDARD, Sync
 from palimpsest.trace import Sink
 
 __all__ = ["PREFETCH_NAME", "OmniPrefixCacheManager", "PrefixCacheManager"]
@@ -121,8 +120,11 @@ class PrefixCacheManager(BuilderSide):
 
     def _stop_prefetch(self) -> list[str]:
         last: Future[None] = self._prefetch_pool.submit(lambda: None)
-        deadline = Deadline(self._sync, self.config.staging_claim_timeout_s)
-        ended = bool(wait_for_futures([last], deadline.left()).done)
+        try:
+            last.result(self.config.staging_claim_timeout_s)
+            ended = True
+        except TimeoutError:
+            ended = False
         self._prefetch_pool.shutdown(wait=ended, cancel_futures=True)
         return [] if ended else [PREFETCH_NAME]
 

@@ -15,6 +15,7 @@ from palimpsest.prefix_cache.begin import BeginSide
 from palimpsest.prefix_cache.copies import Copies, LandedEvent
 from palimpsest.prefix_cache.events import Published
 from palimpsest.prefix_cache.group import tids_of
+from palimpsest.prefix_cache.hits import Aside
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout, PrefixCacheConfig
 from palimpsest.prefix_cache.records import Rows, WriteRecord
 from palimpsest.prefix_cache.split import SplitOutputs
@@ -68,6 +69,8 @@ class PublishSide(BeginSide):
             else:
                 event.on_landed = partial(self.copy_lands, args, views)
         begun = self._begun
+        if begun is None:
+            self._check_open()  # shutdown took it
         assert begun is not None
         return StepContext(
             step_id, rows, begun.hits, begun.reads, begun.prefetches, StepCopies(page, views, event), snapshot,
@@ -93,9 +96,11 @@ class PublishSide(BeginSide):
             begun, slots = self._begun, ctx.rows.at
             assert begun is not None
             overtaken = self._overtaken(begun, slots)
-            published = Published(preserved=self._preserve(slots, overtaken, begun))
-            published.dropped = self._drop_overtaken(begun, overtaken)
+            # What may fail comes first: until here the step can be saved again.
+            copies = self._copy_aside(slots, overtaken, begun)
             self._install_keys(storage)
+            published = Published(preserved=self._hits.preserve(copies))
+            published.dropped = self._drop_overtaken(begun, overtaken)
             with self._controller.lock:
                 self._claim(ctx, outputs, published)
                 published.reads = [read for req_id in begun.hits for read in self._plan_hit(begun, req_id)]
@@ -115,11 +120,11 @@ class PublishSide(BeginSide):
         found = self._slot_status.overlaps([begun.hit_slots[req_id] for req_id in requests], slots)
         return [req_id for req_id, hit in zip(requests, found, strict=True) if hit]
 
-    def _preserve(self, slots: np.ndarray, overtaken: list[str], begun: BegunStep) -> list[tuple[int, np.ndarray]]:
+    def _copy_aside(self, slots: np.ndarray, overtaken: list[str], begun: BegunStep) -> list[Aside]:
         if not len(self._hits.pending):
             return []
         spared = {read.rid for req_id in overtaken for read in begun.reads.get(req_id, {}).values()}
-        return [preserved for key in self._slot_status.keys for preserved in self._hits.preserve(key, slots, spared)]
+        return [copy for key in self._slot_status.keys for copy in self._hits.copy_aside(key, slots, spared)]
 
     def _drop_overtaken(self, begun: BegunStep, overtaken: list[str]) -> list[int]:
         dropped: list[int] = []

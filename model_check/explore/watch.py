@@ -1,0 +1,59 @@
+"""Watches a run: each event goes to the in-process checker at once, and the state after it has a digest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palimpsest.trace import Event
+from palimpsest.trace.sinks import Tag
+
+from ..replay.machine import Machine
+from ..replay.verdict import RejectedError
+from .digest import digest
+from .finding import Finding
+from .scheduler import Scheduler
+
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+class Watch:
+    """A trace sink that checks what it is given; the run ends at the first event that is rejected."""
+
+    def __init__(self, scheduler: Scheduler, tag: Tag) -> None:
+        self.tag: Tag | None = tag
+        self._scheduler = scheduler
+        self._machine: Machine | None = None
+        self._digest: bytes | None = None
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Start the checker."""
+        self._machine = Machine(config)
+
+    def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None:
+        """Check one event, and let its thread remember it."""
+        assert self._machine is not None
+        scheduler, thread = self._scheduler, self._scheduler.current
+        scheduler.events, self._digest = scheduler.events + 1, None
+        if thread is not None:
+            scheduler.steps[-1].actions.append(action)
+            thread.seen.append((action, args, post))
+        try:
+            self._machine.take(Event(scheduler.events, thread.name if thread else "main", action, args, post))
+        except RejectedError as rejection:
+            scheduler.find(Finding.of_rejection(action, rejection))
+        except _MALFORMED as error:
+            scheduler.find(Finding("rejected", f"{action}: the event is well formed: {error!r}", ("TaskChain",)))
+
+    def close(self) -> None:
+        """Check what must hold after the last event."""
+        assert self._machine is not None
+        try:
+            self._machine.end()
+        except RejectedError as rejection:
+            self._scheduler.finding = self._scheduler.finding or Finding.of_rejection("the end", rejection)
+
+    def state(self) -> bytes:
+        """A digest of the checker's state."""
+        if self._digest is None:
+            self._digest = digest(self._machine)
+        return self._digest

@@ -1,0 +1,184 @@
+"""The scheduler and its primitives: one thread at a time, every order, logical time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from palimpsest_model_check.explore.primitives import CooperativeSync
+from palimpsest_model_check.explore.scheduler import Scheduler
+from palimpsest_model_check.explore.strategies import DepthFirst, RandomPriorities, Saved
+from palimpsest_model_check.explore.threads import GOES
+
+Program = Callable[[Scheduler, CooperativeSync, list], None]
+
+
+def run(program: Program, strategy, **budgets) -> tuple[Scheduler, list]:
+    """One run of a program's threads, and what they noted."""
+    scheduler = Scheduler(strategy, **budgets)
+    sync, notes = CooperativeSync(scheduler), []
+    scheduler.state = lambda: (sync.state(), tuple(notes), tuple(thread.place() for thread in scheduler.threads))
+    program(scheduler, sync, notes)
+    scheduler.run()
+    return scheduler, notes
+
+
+def every(program: Program, bound: int, **budgets) -> list[tuple[Scheduler, list]]:
+    """All runs within a bound; those that were left early, since they would go on as others did, are not among them."""
+    strategy, runs = DepthFirst(bound), []
+    while True:
+        runs.append(run(program, strategy, **budgets))
+        if not strategy.next_run():
+            return [each for each in runs if not each[0].left]
+
+
+def lost_update(scheduler, sync, notes):
+    """Two threads add one to a number, read and written in two critical sections."""
+    lock, box = sync.lock(), [0]
+
+    def add():
+        with lock:
+            value = box[0]
+        with lock:
+            box[0] = value + 1
+            notes.append(box[0])
+
+    scheduler.spawn("a", add)
+    scheduler.spawn("b", add)
+
+
+def test_a_lost_update_needs_a_preemption_and_is_found_with_one():
+    assert {tuple(notes) for _, notes in every(lost_update, 0)} == {(1, 2)}
+    assert (1, 1) in {tuple(notes) for _, notes in every(lost_update, 1)}
+
+
+def opposed(scheduler, sync, notes):
+    """Two threads take two locks in opposite orders."""
+    first, second = sync.lock(), sync.lock()
+    first.name, second.name = "first", "second"
+
+    def take(one, two):
+        with one, two:
+            notes.append(one.name)
+
+    scheduler.spawn("a", lambda: take(first, second))
+    scheduler.spawn("b", lambda: take(second, first))
+
+
+def test_a_deadlock_names_who_waits_for_what_and_who_holds_it():
+    found = [scheduler.finding for scheduler, _ in every(opposed, 1) if scheduler.finding]
+    assert {each.kind for each in found} == {"deadlock"}
+    says = str(found[0])
+    for part in ("a at: acquire second", "b at: acquire first", "first is held by a", "second is held by b"):
+        assert part in says
+
+
+def polling(scheduler, sync, notes):
+    """Two threads that each wait for the other to stop polling."""
+    for name in ("a", "b"):
+        scheduler.spawn(name, lambda: [scheduler.point("look", "") for _ in iter(lambda: sync.pause(1.0), 1)])
+
+
+def test_threads_that_move_for_ever_are_a_livelock():
+    scheduler, _ = run(polling, Saved([]), most_steps=500)
+    assert scheduler.finding is not None
+    assert scheduler.finding.kind == "livelock"
+
+
+def waiting(scheduler, sync, notes):
+    """One thread waits an hour for an event that another sets."""
+    event = sync.event()
+    scheduler.spawn("waits", lambda: notes.append((event.wait(3600.0), sync.now())))
+    scheduler.spawn("sets", event.set)
+
+
+def test_a_bounded_wait_runs_out_only_where_that_is_allowed():
+    assert {tuple(notes) for _, notes in every(waiting, 2)} == {((True, 0.0),)}
+    assert {tuple(notes) for _, notes in every(waiting, 2, timeouts=1)} == {((True, 0.0),), ((False, 3600.0),)}
+
+
+def test_a_wait_that_only_a_time_out_can_end_is_a_deadlock_or_runs_out():
+    def alone(scheduler, sync, notes):
+        scheduler.spawn("waits", lambda: notes.append(sync.event().wait(1.0)))
+
+    scheduler, _ = run(alone, Saved([]))
+    assert scheduler.finding is not None
+    assert scheduler.finding.kind == "deadlock"
+    assert run(alone, Saved([]), timeouts=1)[1] == [False]
+
+
+def test_a_condition_wakes_those_who_waited_longest_and_they_hold_the_lock():
+    def program(scheduler, sync, notes):
+        lock = sync.lock()
+        condition = sync.condition(lock)
+
+        def wait(name):
+            with condition:
+                notes.append((name, condition.wait(), lock.owner))
+
+        for name in ("a", "b"):
+            scheduler.spawn(name, lambda name=name: wait(name))
+
+        def wake():
+            for _ in range(2):
+                scheduler.settle()
+                with condition:
+                    condition.notify()
+
+        scheduler.spawn("wakes", wake)
+
+    assert run(program, Saved([]))[1] == [("a", True, "a"), ("b", True, "b")]
+
+
+def test_an_executor_runs_jobs_in_order_gives_their_errors_and_cancels_what_has_not_begun():
+    def program(scheduler, sync, notes):
+        pool = sync.executor("pool")
+
+        def use():
+            jobs = [pool.submit(lambda: 1), pool.submit(lambda: 1 // 0), pool.submit(lambda: 3)]
+            assert jobs[2].cancel()
+            notes.append(jobs[0].result())
+            with pytest.raises(ZeroDivisionError):
+                jobs[1].result()
+            pool.shutdown()
+
+        scheduler.spawn("uses", use)
+
+    scheduler, notes = run(program, Saved([]))
+    assert (scheduler.finding, notes) == (None, [1])
+
+
+def test_an_error_that_nobody_expects_is_found_and_every_thread_ends():
+    def program(scheduler, sync, notes):
+        event = sync.event()
+        scheduler.spawn("waits", event.wait)
+        scheduler.spawn("fails", lambda: 1 // 0)
+
+    scheduler, _ = run(program, Saved([]))
+    assert str(scheduler.finding).startswith("exception: fails raised ZeroDivisionError")
+    assert all(thread.done for thread in scheduler.threads)
+
+
+def test_the_same_seed_gives_the_same_schedules_and_another_seed_others():
+    def schedules(seed):
+        strategy, runs = RandomPriorities(seed, length=10), []
+        for _ in range(20):
+            scheduler, _ = run(lost_update, strategy)
+            runs.append([(step.thread, step.what) for step in scheduler.steps])
+            strategy.next_run()
+        return runs
+
+    assert schedules(1) == schedules(1) != schedules(2)
+
+
+def test_a_saved_schedule_is_taken_step_by_step_and_what_does_not_fit_is_counted():
+    lost = next(scheduler for scheduler, notes in every(lost_update, 1) if notes == [1, 1])
+    turns = [(step.thread, step.how) for step in lost.steps]
+    strategy = Saved(turns)
+    scheduler, notes = run(lost_update, strategy)
+    assert (notes, strategy.missed) == ([1, 1], 0)
+    assert [(step.thread, step.how) for step in scheduler.steps] == turns
+    other = Saved([("nobody", GOES)] * 3)
+    run(lost_update, other)
+    assert other.missed == 3
