@@ -86,6 +86,7 @@ class PrefixCacheManager(BuilderSide):
         if not self.shutdown_begin():
             return
         stuck = self._controller.shutdown() + self._stop_prefetch()
+        self._pool.close()
         self.shutdown_end()
         if stuck:
             raise WaitTimeoutError(
