@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from palimpsest.prefix_cache.bulk import BulkCopier
 from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
-from palimpsest.sync import STANDARD, Sync
 
 
 class PrefixBlockPool:
@@ -17,9 +15,8 @@ class PrefixBlockPool:
     write checks the slots' versions afterwards.
     """
 
-    def __init__(self, config: PrefixCacheConfig, sync: Sync = STANDARD) -> None:
+    def __init__(self, config: PrefixCacheConfig) -> None:
         self._num_slots = config.num_slots
-        self._bulk = BulkCopier(sync)
         #: grows under the manager's state lock
         self._storage: dict[str, torch.Tensor] = {}
         #: the same memory, an array of rows per key
@@ -65,16 +62,8 @@ class PrefixBlockPool:
         if runs is None:
             torch.index_select(storage, 0, torch.from_numpy(slots), out=out)
             return
-        if self._bulk.takes(out.nbytes) and out.is_contiguous():
-            rows, stored = _as_rows(out), self._arrays[key]
-            self._bulk.copy((rows[row : row + length], stored[slot : slot + length]) for row, slot, length in runs)
-            return
         for row, slot, length in runs:
             out[row : row + length].copy_(storage[slot : slot + length])
-
-    def close(self) -> None:
-        """End the threads that share in large copies; rows can still be read and written."""
-        self._bulk.close()
 
     def write(self, key: str, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Put `rows` at `slots`, which are distinct, run by run where slots are consecutive."""

@@ -86,7 +86,6 @@ class PrefixCacheManager(BuilderSide):
         if not self.shutdown_begin():
             return
         stuck = self._controller.shutdown() + self._stop_prefetch()
-        self._pool.close()
         self.shutdown_end()
         if stuck:
             raise WaitTimeoutError(

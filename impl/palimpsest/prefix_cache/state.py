@@ -46,7 +46,7 @@ class CacheState:
         plan = plan_memory(config, config.layouts, config.layouts, pinned=self._pinned)
         require_memory(plan, f"{config.num_slots} slots and {config.staging_depth} staging pages")
         self._state_lock = sync.lock()
-        self._pool = PrefixBlockPool(config, sync)
+        self._pool = PrefixBlockPool(config)
         self._controller = PrefixCacheController(
             self._pool, config, not accelerated if eager is None else eager,
             pinned=accelerated, sync=sync, trace=trace, stats=self.stats,
