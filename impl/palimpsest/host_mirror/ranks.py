@@ -1,0 +1,77 @@
+"""The local ranks that share one host pool: who writes, and a barrier that names who did not come."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from palimpsest.errors import RankLostError
+
+
+class RankGroup(Protocol):
+    """The tensor-parallel ranks of this node."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def barrier(self) -> None: ...
+
+
+class OneRank:
+    """A process by itself."""
+
+    rank, size = 0, 1
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+
+class LocalRanks:
+    """The ranks of a `torch.distributed` process group, whose host side (gloo) carries the barriers.
+
+    `barrier` raises `RankLostError` when not every rank came within `timeout_s`; on rank 0 the error names the
+    ranks that did not. The group is of no use after that.
+    """
+
+    def __init__(self, timeout_s: float, group: Any = None) -> None:
+        self._timeout_s = timeout_s
+        self._group = group if group is not None else dist.new_group(backend="gloo")
+        self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self._lost: RankLostError | None = None
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            dist.monitored_barrier(self._group, timeout=timedelta(seconds=self._timeout_s), wait_all_ranks=True)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            self._lost = RankLostError(
+                f"rank {self.rank} of {self.size} waited at a barrier, and not every rank came within "
+                f"{self._timeout_s:g} s: {reason}"
+            )
+            raise self._lost from error
+
+
+_ALONE = OneRank()
+_group: RankGroup = _ALONE
+
+
+def get_tp_group() -> RankGroup:
+    """The ranks that share a host pool with this process, as `set_tp_group` said; otherwise this one alone."""
+    return _group
+
+
+def get_tensor_model_parallel_rank() -> int:
+    """This process's number among them."""
+    return _group.rank
+
+
+def set_tp_group(group: RankGroup | None) -> None:
+    """Say which ranks share a host pool with this process; None: it is alone."""
+    global _group  # noqa: PLW0603  # the process has one place among its ranks
+    _group = _ALONE if group is None else group
