@@ -7,7 +7,7 @@ The functions below reach one another, and what the process is like, by the name
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,35 @@ from palimpsest.errors import BadMirrorInputError
 from palimpsest.host_mirror import ops
 from palimpsest.host_mirror.cache_handle import HostRowRuntime, HotRowGroup, SharedTopkState
 from palimpsest.host_mirror.environment import current_platform, get_forward_context
+from palimpsest.host_mirror.host_pool import allocate_shared, release_pinned_state
 from palimpsest.host_mirror.hot_rows import HotRowTable
 from palimpsest.host_mirror.index_group import SparseIndexGroup
 from palimpsest.host_mirror.ranks import get_tp_group
 from palimpsest.host_mirror.region import SharedHostRegion as SharedOffloadRegion
 from palimpsest.host_mirror.registration import check_host_memory as check_hisparse_host_memory
-from palimpsest.host_mirror.registration import page_aligned_bytes, unregister
+from palimpsest.host_mirror.registration import page_aligned_bytes
 from palimpsest.host_mirror.registration import register as pin_tensor
 from palimpsest.host_mirror.registration import registration_ranges as _hisparse_registration_ranges
 from palimpsest.host_mirror.streams import HostEvent, new_stream
 
 logger = logging.getLogger(__name__)
+
+__all__ = [
+    "HiSparseCacheHandle",
+    "HiSparseHostPool",
+    "HostCacheHandle",
+    "HostPool",
+    "MirrorConfig",
+    "ResolvedHiSparseConfig",
+    "SharedOffloadRegion",
+    "allocate_hisparse_host_pools",
+    "allocate_pinned_host_pool",
+    "check_hisparse_host_memory",
+    "create_hisparse_cache_handle",
+    "create_hot_row_group",
+    "release_pinned_state",
+    "use_shared_hisparse_host_pool",
+]
 
 # ------------------------------------------------------------------ the host pool
 
@@ -58,31 +76,17 @@ def allocate_hisparse_host_pools(
     if not use_shared_host_pool:
         made = [allocate_pinned_host_pool(size) for size in sizes]
         return [pool for pool, _ in made], [registered for _, registered in made], None
-    region = SharedOffloadRegion(
+    region, pools = allocate_shared(
+        SharedOffloadRegion,
         engine_id=f"hisparse_{config.instance_id}_dp{config.parallel_config.data_parallel_index}",
-        num_chunks=1,
-        rank=0,
-        kv_bytes_per_chunk=num_blocks * host_block_stride,
-        cpu_page_size=sum(sizes),
+        sizes=sizes,
+        ranges=lambda: _hisparse_registration_ranges(sizes, num_blocks, host_block_stride),
+        pool_bytes=num_blocks * host_block_stride,
         barrier=get_tp_group().barrier,
-        creator_memory_check=check_hisparse_host_memory,
-        populate_only_on_creator=True,
+        memory_check=check_hisparse_host_memory,
+        pin=pin_tensor,
     )
-    try:
-        register_region(region, _hisparse_registration_ranges(sizes, num_blocks, host_block_stride), pin_tensor)
-        return [region.create_next_canonical_view(size)[0] for size in sizes], [], region
-    except BaseException:
-        region.cleanup()
-        raise
-
-
-def register_region(region: Any, ranges: Iterable[tuple[int, int]], pin: Callable[[torch.Tensor], None]) -> None:
-    """Register the chunks of a region; those that were are in `region.pinned_addresses`, also after a failure."""
-    for start, stop in ranges:
-        chunk = region.base_tensor[start:stop]
-        pin(chunk)
-        region.pinned_addresses.append(chunk.data_ptr())
-        region.is_pinned = True
+    return pools, [], region
 
 
 def allocate_pinned_host_pool(nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,19 +95,6 @@ def allocate_pinned_host_pool(nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
     pool = page_aligned_bytes(nbytes)
     pin_tensor(pool)
     return pool, pool
-
-
-def release_pinned_state(
-    runtimes: Iterable[Any], pinned_host_pools: Iterable[torch.Tensor], region: Any = None
-) -> None:
-    """Let go of the host memory: what `runtimes` see of it, then the registrations, then the region's mapping."""
-    for runtime in runtimes:
-        runtime.host = None
-    try:
-        unregister(pool.data_ptr() for pool in pinned_host_pools)
-    finally:
-        if region is not None:
-            region.cleanup()
 
 
 class HostPool:

@@ -100,6 +100,13 @@ class WorkerState:
     _metrics_pending = False
     _initialized = False
 
+    def __init__(self) -> None:
+        self._pending_dma_descriptors, self._dma_free_descriptors = deque(), []
+        self._per_layer_mirrored, self._submitted_mirror_layers = set(), set()
+        self._post_forward_transfers, self._enqueued_transfer_ids = [], []
+        self._pending_transfer_events = deque()
+        self._completed_host_copy_dst_ids, self._pending_invalid_block_ids = [], []
+
     def _writes_host(self) -> bool:
         """Whether this step has rows for the host, and this rank writes them."""
         return self.is_host_writer and self._row_mirror_num_rows > 0

@@ -19,6 +19,7 @@ from palimpsest.errors import CopyFailedError, MirrorTimeoutError
 from palimpsest.sync import STANDARD, Deadline, Sync
 
 DEFAULT_TIMEOUT_S = 60.0
+_POLL_S = 20e-6
 
 
 class _Mark:
@@ -128,6 +129,10 @@ class HostStream:
         self._put(mark)
         return mark
 
+    def new_event(self) -> HostEvent:
+        """An event with the stream's bound on waits."""
+        return HostEvent(self._sync, self._timeout_s)
+
     def close(self) -> None:
         """Do what is queued, and end the thread; idempotent. Raises `MirrorTimeoutError` when it does not end."""
         with self._lock:
@@ -166,6 +171,22 @@ class HostStream:
 # ------------------------------------------------------------------ either kind
 
 
+class DeviceEvent(torch.cuda.Event):
+    """A device's event whose wait on the host has a bound."""
+
+    bound: tuple[Sync, float] = STANDARD, DEFAULT_TIMEOUT_S
+
+    def synchronize(self) -> None:
+        """Wait until it is done. Raises `MirrorTimeoutError`."""
+        sync, timeout_s = self.bound
+        deadline = Deadline(sync, timeout_s)
+        event: Any = self  # whose methods are not typed
+        while not event.query():
+            if deadline.left() <= 0:
+                raise MirrorTimeoutError(f"a device copy did not land within {timeout_s:g} s")
+            sync.pause(_POLL_S)
+
+
 def current_stream() -> Any:
     """The stream that the caller's device work goes to; without a device, the caller's own order."""
     return torch.cuda.current_stream() if torch.cuda.is_available() else CALLER
@@ -196,4 +217,6 @@ def run_on(stream: Any, work: Callable[[], object]) -> None:
 
 def event_for(stream: Any) -> Any:
     """A new event that can be recorded on `stream`."""
-    return HostEvent() if isinstance(stream, (HostStream, CallerStream)) else torch.Event()
+    if isinstance(stream, HostStream):
+        return stream.new_event()
+    return HostEvent() if isinstance(stream, CallerStream) else torch.Event()

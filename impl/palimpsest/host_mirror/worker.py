@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from palimpsest.errors import IncompleteMirrorError
 from palimpsest.host_mirror import ops
 from palimpsest.host_mirror.metrics import METRICS_INTERVAL as _METRICS_INTERVAL
 from palimpsest.host_mirror.metrics import MetricsMixin
@@ -51,7 +52,11 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
         """Begin a step: after the host writes of the last one, copy host blocks, restore pages and queue the
         transfers that need no forward. `request_ids`: the batch in the runner's order; None: the metadata's."""
         previous = self.host_write_event
+        if self._draft_mirror_pending:
+            raise IncompleteMirrorError("a step begins, and the draft layers of the last one were not finished")
         self._current_stream().wait_event(previous)
+        if self.shared_host_region is not None:
+            self._meet(previous)
         self.host_write_event = self.host_write_events[self._next_host_write_event]
         self._next_host_write_event = 1 - self._next_host_write_event
         self._forget_last_step()
@@ -67,9 +72,14 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
             handle.num_actual_tokens = 0
         self._per_layer_mirrored.clear()
         self._submitted_mirror_layers.clear()
-        self._draft_mirror_pending = False
         if self._slot_mapping_staging is not None:
             self._slot_mapping_staging.num_tokens = 0
+
+    def _meet(self, previous: Any) -> None:
+        """Ranks that share a pool begin a step together: what the writer wrote is there for all, and no rank still
+        reads rows that the writer may write over now."""
+        previous.synchronize()
+        self._barrier()
 
     def _start_transfers(self, metadata: StepMetadata) -> None:
         transfers = metadata.command.transfers if metadata.command is not None else ()
