@@ -148,7 +148,9 @@ class HostMirror:
 
     def import_rows(self, layer: int, host_slots: IntArray, rows: torch.Tensor) -> None:
         """Rows that were computed elsewhere, [rows, width], straight into the host pool. Every rank calls it, and the
-        writer copies; ranks see the rows from the next `start_step` on."""
+        writer copies once all are there and its own writes have landed; the next `start_step` shows them to all."""
+        self.settle()
+        self.ranks.barrier()
         if self.worker.is_host_writer:
             self.worker.host_caches[layer][torch.from_numpy(host_slots)] = rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ class RankGroup(Protocol):
     @property
     def size(self) -> int: ...
     def barrier(self) -> None: ...
+    def from_writer(self, values: list[int]) -> list[int]: ...
 
 
 class OneRank:
@@ -27,6 +29,10 @@ class OneRank:
 
     def barrier(self) -> None:
         """Nobody to wait for."""
+
+    def from_writer(self, values: list[int]) -> list[int]:
+        """The values of rank 0."""
+        return values
 
 
 class LocalRanks:
@@ -38,20 +44,32 @@ class LocalRanks:
 
     def __init__(self, timeout_s: float, group: Any = None) -> None:
         self._timeout_s = timeout_s
-        self._group = group if group is not None else dist.new_group(backend="gloo")
+        bound = timedelta(seconds=timeout_s)
+        self._group = group if group is not None else dist.new_group(backend="gloo", timeout=bound)
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._lost: RankLostError | None = None
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
+        bound = timedelta(seconds=self._timeout_s)
+        self._together(lambda: dist.monitored_barrier(self._group, timeout=bound, wait_all_ranks=True))
+
+    def from_writer(self, values: list[int]) -> list[int]:
+        """The values of rank 0, on every rank."""
+        shared: list[list[int]] = [values]
+        first = dist.get_global_rank(self._group, 0)
+        self._together(lambda: dist.broadcast_object_list(shared, src=first, group=self._group))
+        return shared[0]
+
+    def _together(self, meet: Callable[[], None]) -> None:
         if self._lost is not None:
             raise self._lost
         try:
-            dist.monitored_barrier(self._group, timeout=timedelta(seconds=self._timeout_s), wait_all_ranks=True)
+            meet()
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             self._lost = RankLostError(
-                f"rank {self.rank} of {self.size} waited at a barrier, and not every rank came within "
+                f"rank {self.rank} of {self.size} waited for the others, and not every rank came within "
                 f"{self._timeout_s:g} s: {reason}"
             )
             raise self._lost from error
