@@ -19,10 +19,10 @@ def allocate_shared(
     pool_bytes: int,
     barrier: Callable[[], None],
     memory_check: Callable[[int], None],
-    pin: Callable[[torch.Tensor], None],
+    pin: Callable[[torch.Tensor], None] | None,
 ) -> tuple[Any, list[torch.Tensor]]:
     """A region of `pool_bytes` that all ranks map, registered in the chunks `ranges`, and its views of `sizes` bytes
-    (flat, int8). When anything fails the region is cleaned up: what was registered is unregistered, nothing else."""
+    (flat, int8). Without `pin` nothing is registered. When anything fails the region is cleaned up: what was registered is unregistered, nothing else."""
     region = make_region(
         engine_id=engine_id,
         num_chunks=1,
@@ -34,15 +34,20 @@ def allocate_shared(
         populate_only_on_creator=True,
     )
     try:
-        for start, stop in ranges():
-            chunk = region.base_tensor[start:stop]
-            pin(chunk)
-            region.pinned_addresses.append(chunk.data_ptr())
-            region.is_pinned = True
+        if pin is not None:
+            _register(region, ranges(), pin)
         return region, [region.create_next_canonical_view(size)[0] for size in sizes]
     except BaseException:
         region.cleanup()
         raise
+
+
+def _register(region: Any, ranges: Iterable[Range], pin: Callable[[torch.Tensor], None]) -> None:
+    for start, stop in ranges:
+        chunk = region.base_tensor[start:stop]
+        pin(chunk)
+        region.pinned_addresses.append(chunk.data_ptr())
+        region.is_pinned = True
 
 
 def release_pinned_state(

@@ -52,7 +52,6 @@ def _allocate_pool(worker: HostMirrorWorker, config: HostMirrorConfig, ranks: Ra
     sizes = [config.num_host_slots * spec.row_width * config.dtype.itemsize for spec in config.layers]
     stride = sum(sizes) // config.num_host_blocks
     ranges = registration_ranges(sizes, config.num_host_blocks, stride, config.max_chunk_bytes)
-    pin = _leave if worker.on_host else register
     if ranks.size > 1:
         worker.shared_host_region, pools = allocate_shared(
             SharedHostRegion,
@@ -62,10 +61,8 @@ def _allocate_pool(worker: HostMirrorWorker, config: HostMirrorConfig, ranks: Ra
             pool_bytes=sum(sizes),
             barrier=ranks.barrier,
             memory_check=check_host_memory,
-            pin=pin,
+            pin=None if worker.on_host else register,
         )
-        if worker.on_host:
-            worker.shared_host_region.pinned_addresses.clear()
     else:
         pools = _allocate_private(worker, sizes, ranges)
     worker.host_caches = [
@@ -74,10 +71,6 @@ def _allocate_pool(worker: HostMirrorWorker, config: HostMirrorConfig, ranks: Ra
     ]
     base = pools[0].data_ptr()
     worker.host_seams = np.array([base + start for start, _ in ranges[1:]], dtype=np.int64)
-
-
-def _leave(tensor: torch.Tensor) -> None:
-    """Without a device there is nothing to page-lock memory for."""
 
 
 def _allocate_private(
