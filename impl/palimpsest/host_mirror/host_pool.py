@@ -21,8 +21,11 @@ def allocate_shared(
     memory_check: Callable[[int], None],
     pin: Callable[[torch.Tensor], None] | None,
 ) -> tuple[Any, list[torch.Tensor]]:
-    """A region of `pool_bytes` that all ranks map, registered in the chunks `ranges`, and its views of `sizes` bytes
-    (flat, int8). Without `pin` nothing is registered. When anything fails the region is cleaned up: what was registered is unregistered, nothing else."""
+    """A region of `pool_bytes` that all ranks map, and its views of `sizes` bytes (flat, int8).
+
+    `pin` registers the chunks `ranges`; without it nothing is. When anything fails the region is cleaned up: what
+    was registered is unregistered, nothing else.
+    """
     region = make_region(
         engine_id=engine_id,
         num_chunks=1,
