@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 import pytest
 import torch
@@ -414,13 +412,16 @@ def test_descriptors_are_not_reused_before_their_copy_ran():
         worker = steps.mirror.worker
         with steps.held_copies() as gate:
             steps.start(owner.transfer(1, 0))
-            (pending,) = [batch for _, batch in worker._pending_dma_descriptors]
             gate.wait_until_reached()
-            assert pending not in worker._dma_free_descriptors
+            worker._enqueue_transfers([owner.transfer(2, 1)])
+            first, second = [batch for _, batch in worker._pending_dma_descriptors]
+            assert first is not second
+            assert worker._dma_free_descriptors == []
             gate.open()
         worker.dma_stream.synchronize()
-        steps.start(owner.transfer(2, 0))
-        assert worker._pending_dma_descriptors == deque([(worker._pending_dma_descriptors[0][0], pending)])
+        steps.start(owner.transfer(3, 0))
+        assert [batch for _, batch in worker._pending_dma_descriptors] == [first]
+        assert worker._dma_free_descriptors == [second]
 
 
 def test_a_held_forward_and_a_late_landing_do_not_change_what_lands():

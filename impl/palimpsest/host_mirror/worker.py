@@ -179,6 +179,8 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
         for stream in streams:
             if stream is not None:
                 stream.synchronize()
+        if self.hot_backing is not None and self.hot_backing.device.type == "cuda":
+            torch.cuda.synchronize(self.hot_backing.device)  # restores and fetches read the pool as well
         for stream in streams:
             if isinstance(stream, HostStream):
                 stream.close()
