@@ -312,6 +312,21 @@ def test_a_restore_reads_rows_that_are_still_on_their_way_to_the_host():
         assert torch.equal(steps.mirror.resident[0][1], rows(1, range(4), 0, 1))
 
 
+def test_imported_rows_are_not_written_over_by_copies_that_were_on_their_way():
+    owner = pages()
+    with Steps(eager=False) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))  # its request ends before it lands, and another one imports the block
+            call = Background(lambda: steps.mirror.import_rows(0, owner.host_slots(range(4)), rows(2, range(4), 0, 0)))
+            gate.wait_until_reached()
+            assert call.running
+            gate.open()
+            call.result()
+        steps.mirror.worker.dma_stream.synchronize()
+        assert torch.equal(steps.host(0, owner, range(4)), rows(2, range(4), 0, 0))
+
+
 # ------------------------------------------------------------------ NoRecycledHotRow
 
 

@@ -25,18 +25,19 @@ INTS = np.int64
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 15), max_size=5), max_size=12))
 def test_a_claim_keeps_what_is_there_and_takes_the_oldest_places(claims):
-    """Against a plain model: an ordered list of slots, the one claimed longest ago first."""
-    table, model = HotRowTable(2, 5), []
-    for slots in claims:
-        wanted = np.unique(np.array(slots, dtype=INTS))
+    """Against the time of each slot's last claim."""
+    table, last = HotRowTable(2, 5), {}
+    for now, slots in enumerate(claims):
+        wanted, held = np.unique(np.array(slots, dtype=INTS)), set(table.slots[1].tolist()) - {-1}
         places, missing = table.claim(1, wanted)
         assert table.slots[1, places].tolist() == wanted.tolist()
-        assert wanted[missing].tolist() == [slot for slot in wanted.tolist() if slot not in model]
-        kept = [slot for slot in model if slot not in wanted]
-        model = (kept[len(kept) + wanted.size - 5 :] if len(kept) + wanted.size > 5 else kept) + wanted.tolist()
-        held = set(table.slots[1].tolist()) - {-1}
-        assert len(held) == min(5, len(model))
-        assert set(wanted.tolist()) <= held
+        assert set(wanted[missing].tolist()) == set(wanted.tolist()) - held
+        kept = set(table.slots[1].tolist()) - {-1} - set(wanted.tolist())
+        gone = held - kept - set(wanted.tolist())
+        assert kept <= held
+        assert len(kept) + wanted.size == min(5, len(held | set(wanted.tolist())))
+        assert all(last[old] <= last[young] for old in gone for young in kept)
+        last.update(dict.fromkeys(wanted.tolist(), now))
     assert (table.slots[0] == -1).all()
 
 
