@@ -69,3 +69,35 @@ class IllegalTransitionError(PrefixCacheError):
 
 class InvariantError(PalimpsestError, AssertionError):
     """`check_invariants` found something held, or two structures that disagree."""
+
+
+class HostMirrorError(PalimpsestError):
+    """The host mirror cannot do what was asked."""
+
+
+class BadMirrorInputError(HostMirrorError, ValueError):
+    """A configuration, a row mirror or a page transfer does not fit: shapes, ids, spans that overlap."""
+
+
+class HostRegistrationError(HostMirrorError, RuntimeError):
+    """The driver refused to page-lock host memory; nothing of the pool is left registered."""
+
+
+class MirrorMemoryError(HostMirrorError, MemoryError):
+    """The host (or its control group) has less memory than the pool needs."""
+
+
+class IncompleteMirrorError(HostMirrorError, RuntimeError):
+    """A step ended with rows of some layer not mirrored."""
+
+
+class CopyFailedError(HostMirrorError, RuntimeError):
+    """A queued copy failed; whoever waits for it or for a later one of its stream hears of it."""
+
+
+class MirrorTimeoutError(HostMirrorError, TimeoutError):
+    """A bounded wait of the mirror ran out; the message names what was waited for."""
+
+
+class RankLostError(MirrorTimeoutError):
+    """Another rank did not come to a barrier within the bound; it died, or it hangs."""

@@ -1,0 +1,203 @@
+"""The worker of a host mirror: what one rank does around each forward.
+
+    start_step -> set_request_state_indices -> forward (each layer: finish_kv_update) -> finish_forward
+               [-> draft forward -> finish_draft] -> take_completed_transfers
+
+The methods lie in the modules that this class inherits from; `state.py` has the attributes. What a step does to the
+device is queued on two streams: the caller's, and the copy stream that carries rows and pages to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from palimpsest.errors import IncompleteMirrorError
+from palimpsest.host_mirror import ops
+from palimpsest.host_mirror.metrics import METRICS_INTERVAL as _METRICS_INTERVAL
+from palimpsest.host_mirror.metrics import MetricsMixin
+from palimpsest.host_mirror.ranks import RankGroup, get_tensor_model_parallel_rank, get_tp_group
+from palimpsest.host_mirror.rows import flatten_row_mirrors as _flatten_row_mirrors
+from palimpsest.host_mirror.rows import select_written_row_mirrors as _select_written_row_mirrors
+from palimpsest.host_mirror.runtime import release_pinned_state
+from palimpsest.host_mirror.state import SlotMappingStaging as _SlotMappingStaging
+from palimpsest.host_mirror.streams import CALLER, HostStream, current_stream
+from palimpsest.host_mirror.transfers import TransferMixin
+from palimpsest.host_mirror.types import StepMetadata
+from palimpsest.kv_cache.copies import KVCacheBlockCopy, copy_kv_cache_blocks_inplace
+
+__all__ = [
+    "_METRICS_INTERVAL",
+    "HiSparseConnectorWorker",
+    "HostMirrorWorker",
+    "_SlotMappingStaging",
+    "_flatten_row_mirrors",
+    "_select_written_row_mirrors",
+]
+
+
+class HostMirrorWorker(TransferMixin, MetricsMixin):
+    """One rank's side of the mirror. `HostMirror` makes and fills one."""
+
+    #: the ranks that share the pool; None: the process's own group
+    ranks: RankGroup | None = None
+    #: the caches lie on the host: host streams, plain copies
+    on_host = False
+
+    # ------------------------------------------------------------ a step
+
+    def start_step(self, metadata: StepMetadata, request_ids: Iterable[str] | None) -> None:
+        """Begin a step: after the host writes of the last one, copy host blocks, restore pages and queue the
+        transfers that need no forward. `request_ids`: the batch in the runner's order; None: the metadata's."""
+        previous = self.host_write_event
+        if self._draft_mirror_pending:
+            raise IncompleteMirrorError("a step begins, and the draft layers of the last one were not finished")
+        self._current_stream().wait_event(previous)
+        if self.shared_host_region is not None:
+            self._meet(previous)
+        self.host_write_event = self.host_write_events[self._next_host_write_event]
+        self._next_host_write_event = 1 - self._next_host_write_event
+        self._forget_last_step()
+        self._copy_host_blocks(metadata.host_block_copies, previous)
+        self._pending_invalid_block_ids.extend(metadata.source_block_ids)
+        order = metadata.row_mirrors if request_ids is None else request_ids
+        mirrors = _flatten_row_mirrors(metadata.row_mirrors, order) if metadata.row_mirrors_from_resident else ()
+        self._set_row_mirrors(mirrors)
+        self._start_transfers(metadata)
+
+    def _forget_last_step(self) -> None:
+        for handle in self.cache_handles:
+            handle.num_actual_tokens = 0
+        self._per_layer_mirrored.clear()
+        self._submitted_mirror_layers.clear()
+        if self._slot_mapping_staging is not None:
+            self._slot_mapping_staging.num_tokens = 0
+
+    def _meet(self, previous: Any) -> None:
+        """Ranks that share a pool begin a step together: what the writer wrote is there for all, and no rank still
+        reads rows that the writer may write over now."""
+        previous.synchronize()
+        self._barrier()
+
+    def _start_transfers(self, metadata: StepMetadata) -> None:
+        transfers = metadata.command.transfers if metadata.command is not None else ()
+        self._restore_pages([each for each in transfers if each.restore])
+        self._submit_transfers([each for each in transfers if not each.restore and not each.after_forward])
+        self._post_forward_transfers.extend(each for each in transfers if not each.restore and each.after_forward)
+
+    def set_request_state_indices(self, indices: torch.Tensor) -> None:
+        """The request state of each line of the batch. Hot rows of blocks that changed hands are forgotten now."""
+        count = indices.numel()
+        self.request_state_indices[:count].copy_(indices)
+        self.request_state_indices[count:].fill_(-1)
+        if self._pending_invalid_block_ids and not self._is_capturing():
+            self.invalidate_blocks(self._pending_invalid_block_ids, self.request_state_indices[:count])
+            self._pending_invalid_block_ids = []
+
+    def invalidate_blocks(self, block_ids: Sequence[int], states: torch.Tensor) -> None:  # noqa: ARG002  # of the batch
+        """Forget the hot rows of host blocks, in the states of the batch and in all others."""
+        for runtime in self.leader_runtimes:
+            runtime.index_group.table.forget_blocks(block_ids, self.kernel_block_size)
+
+    def finish_forward(self) -> None:
+        """The target model's layers have written their rows: mirror what is not mirrored yet, then the transfers
+        that wait for it, unless draft layers are still to come."""
+        drafts = bool(self._draft_layers) and self._row_mirror_num_rows > 0
+        self._finish_phase()
+        self._draft_mirror_pending = drafts
+        if not drafts:
+            self._finish_step()
+
+    def finish_draft(self) -> None:
+        """The draft layers have written theirs. Without a draft phase in this step nothing happens."""
+        if self._draft_mirror_pending:
+            self._finish_phase()
+            self._draft_mirror_pending = False
+            self._finish_step()
+
+    def _finish_phase(self) -> None:
+        self._forward_ready_event.record()
+        self._finish_mirror_phase(self._forward_ready_event)
+        self._order_next_forward()
+
+    def _finish_step(self) -> None:
+        transfers, self._post_forward_transfers = self._post_forward_transfers, []
+        if transfers:
+            self._submit_transfers(transfers)
+            self._order_next_forward()
+        for handle in self.cache_handles:
+            handle.num_actual_tokens = 0
+
+    def _order_next_forward(self) -> None:
+        """What the caller's stream does next may overwrite rows that are being copied: it waits for the copies."""
+        current = self._current_stream()
+        if self._dma_submitted:
+            current.wait_event(self.host_write_event)
+        else:
+            self.host_write_event.record(current)
+        self._dma_submitted = False
+
+    # ------------------------------------------------------------ copies of host blocks
+
+    def _copy_host_blocks(self, copies: Sequence[KVCacheBlockCopy], previous_write: Any) -> None:
+        """Copy host blocks once the host writes before are there: on the writer only, the other ranks wait."""
+        if not copies:
+            return
+        if self.shared_host_region is None or self._rank() == 0:
+            if previous_write is not None:
+                previous_write.synchronize()
+            copy_kv_cache_blocks_inplace(self.host_caches, self.host_num_blocks, copies)
+        if self.shared_host_region is not None:
+            self._barrier()
+        self._completed_host_copy_dst_ids.extend(copy.destination for copy in copies)
+
+    def take_completed_host_copies(self) -> list[int]:
+        """Host blocks that became copies since the last call."""
+        done, self._completed_host_copy_dst_ids = self._completed_host_copy_dst_ids, []
+        return done
+
+    # ------------------------------------------------------------ the end
+
+    def shutdown(self) -> None:
+        """Wait for what is queued, then release what was page-locked; idempotent."""
+        if not self._initialized:
+            return
+        self._initialized = False
+        try:
+            self._settle()
+        finally:
+            runtimes = [handle.runtime for handle in self.cache_handles]
+            release_pinned_state(runtimes, self.pinned_host_pools, self.shared_host_region)
+            self.pinned_host_pools, self.shared_host_region = [], None
+
+    def _settle(self) -> None:
+        """No copy may run while its memory is unregistered."""
+        staging = self._slot_mapping_staging
+        streams = [self.dma_stream, staging.stream if staging is not None else None]
+        for stream in streams:
+            if stream is not None:
+                stream.synchronize()
+        if self.hot_backing is not None and self.hot_backing.device.type == "cuda":
+            torch.cuda.synchronize(self.hot_backing.device)  # restores and fetches read the pool as well
+        for stream in streams:
+            if isinstance(stream, HostStream):
+                stream.close()
+
+    # ------------------------------------------------------------ the environment
+
+    def _current_stream(self) -> Any:
+        return CALLER if self.on_host else current_stream()
+
+    def _swap(self, src: torch.Tensor, dst: torch.Tensor, sizes: torch.Tensor) -> None:
+        (ops.copy_on_host if self.on_host else ops.swap_blocks_batch)(src, dst, sizes)
+
+    def _rank(self) -> int:
+        return get_tensor_model_parallel_rank() if self.ranks is None else self.ranks.rank
+
+    def _barrier(self) -> None:
+        (get_tp_group() if self.ranks is None else self.ranks).barrier()
+
+
+HiSparseConnectorWorker = HostMirrorWorker

@@ -1,0 +1,178 @@
+"""Copies of whole KV blocks inside the caches that hold them, as if every source were read first.
+
+A cache is a tensor whose first dimension is a multiple of the scheduler's blocks (several kernel blocks make
+one block). Many caches may be views of one storage: layers packed side by side in each block, or the same
+bytes under another shape. What is copied is bytes: the span that a cache's blocks cover, each byte once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+
+Array = npt.NDArray[Any]
+
+_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+_WORD_OF_SIZE = {word.itemsize: word for word in _WORDS} | {16: torch.complex128}
+
+
+class KVCacheBlockCopy(NamedTuple):
+    """Block `destination` becomes what block `source` was."""
+
+    source: int
+    destination: int
+
+
+class BlockSpan(NamedTuple):
+    """Where the blocks of a cache lie in its storage: block `b` is bytes `start + b * stride` and `length` on."""
+
+    start: int
+    length: int
+    stride: int
+
+
+def copy_kv_cache_blocks_inplace(
+    kv_caches: Iterable[torch.Tensor], num_blocks: int, kv_cache_block_copies: Sequence[KVCacheBlockCopy]
+) -> None:
+    """Copy blocks in every cache; a block that is a source and a destination is read before it is written.
+
+    Bytes between and around the blocks stay as they are. On an accelerator the copies are queued on the
+    current stream. Takes room for the source blocks of one storage, once more.
+
+    Raises `AssertionError` when a cache's first dimension is not divisible by `num_blocks`, `ValueError` when a
+    copy names a block that does not exist or two copies have one destination; nothing is changed then.
+    """
+    caches = list(kv_caches)
+    for cache in caches:
+        if cache.shape[0] % num_blocks:
+            raise AssertionError(
+                f"a cache of shape {tuple(cache.shape)} has a first dimension that is not divisible by the "
+                f"{num_blocks} blocks"
+            )
+    sources, destinations = _distinct(kv_cache_block_copies, num_blocks)
+    if sources:
+        for part in _by_storage(caches, num_blocks):
+            _copy(part, sources, destinations)
+
+
+def _distinct(copies: Sequence[KVCacheBlockCopy], num_blocks: int) -> tuple[list[int], list[int]]:
+    """Sources and destinations of the copies that change something, each destination once."""
+    source_of: dict[int, int] = {}
+    for source, destination in copies:
+        if not (0 <= source < num_blocks and 0 <= destination < num_blocks):
+            raise ValueError(f"a copy of block {source} to {destination}: blocks are 0 to {num_blocks - 1}")
+        if source_of.setdefault(destination, source) != source:
+            raise ValueError(f"blocks {source_of[destination]} and {source} are both copied to block {destination}")
+    moved = [(source, destination) for destination, source in source_of.items() if source != destination]
+    return [source for source, _ in moved], [destination for _, destination in moved]
+
+
+def _copy(part: _Part, sources: list[int], destinations: list[int]) -> None:
+    """Read the sources of all the views, then write: they may cover one another's bytes."""
+    device = part.views[0].device
+    if device.type == "cpu" and part.apart and set(sources).isdisjoint(destinations):
+        _copy_block_by_block(part.views, sources, destinations)
+        return
+    read, write = (torch.tensor(blocks).to(device, non_blocking=True) for blocks in (sources, destinations))
+    taken = [view.index_select(0, read) for view in part.views]
+    for view, rows in zip(part.views, taken, strict=True):
+        view.index_copy_(0, write, rows)
+
+
+def _copy_block_by_block(views: list[torch.Tensor], sources: list[int], destinations: list[int]) -> None:
+    """Copies on the host of which none reads what another one writes: the bytes move once instead of twice."""
+    for view in views:
+        array = _as_array(view)
+        for source, destination in zip(sources, destinations, strict=True):
+            array[destination] = array[source]
+
+
+def _as_array(view: torch.Tensor) -> Array:
+    """The very bytes of a view on the host, whose dtype NumPy may not have."""
+    words = view if view.dtype in _WORDS else view.view(_WORD_OF_SIZE[view.element_size()])
+    return words.detach().numpy()
+
+
+# ------------------------------------------------------------------ what bytes a cache's blocks cover
+
+
+class _Part(NamedTuple):
+    """What one storage has to copy."""
+
+    #: a line per block; together they cover each byte of the blocks once
+    views: list[torch.Tensor]
+    #: whether no view's block covers bytes of another view's block of another number
+    apart: bool
+
+
+def _by_storage(caches: list[torch.Tensor], num_blocks: int) -> list[_Part]:
+    """What is to be copied in each storage that the caches are views of."""
+    owners: dict[int, torch.Tensor] = {}
+    spans: dict[int, set[BlockSpan]] = {}
+    gapped: dict[int, list[torch.Tensor]] = {}
+    for cache in caches:
+        if not cache.numel():
+            continue
+        where = cache.untyped_storage().data_ptr()
+        owners[where] = cache
+        span = _span(cache, num_blocks)
+        if span is None:
+            gapped.setdefault(where, []).append(cache.view(num_blocks, -1, *cache.shape[1:]))
+        else:
+            spans.setdefault(where, set()).add(span)
+    parts: list[_Part] = []
+    for where, owner in owners.items():
+        merged = _merged(spans.get(where, ()))
+        views = [_view_of(owner, span, num_blocks) for span in merged] + gapped.get(where, [])
+        parts.append(_Part(views, len(views) == 1 or (where not in gapped and _apart(merged, num_blocks))))
+    return parts
+
+
+def _span(cache: torch.Tensor, num_blocks: int) -> BlockSpan | None:
+    """The bytes of the blocks of `cache`; None where a block's elements leave gaps between them."""
+    folds, width = cache.shape[0] // num_blocks, cache.element_size()
+    start, stride = int(cache.storage_offset()) * width, cache.stride(0) * folds * width
+    if cache.is_contiguous():
+        length = cache.numel() // num_blocks * width
+        return BlockSpan(start, length, length)
+    count = 1
+    for step, size in sorted(zip(cache.stride(), (folds, *cache.shape[1:]), strict=True)):
+        if size > 1 and step != count:
+            return None
+        count *= size
+    return BlockSpan(start, count * width, stride) if num_blocks == 1 or stride >= count * width else None
+
+
+def _merged(spans: Iterable[BlockSpan]) -> list[BlockSpan]:
+    """The same bytes in as few spans as there can be: those that touch or overlap inside a block are one."""
+    merged: list[BlockSpan] = []
+    for span in sorted(spans, key=lambda span: (span.stride, span.start, -span.length)):
+        last = merged[-1] if merged else None
+        if last is not None and last.stride == span.stride and span.start <= last.start + last.length:
+            length = max(last.length, span.start + span.length - last.start)
+            if length <= span.stride:
+                merged[-1] = last._replace(length=length)
+                continue
+        merged.append(span)
+    return merged
+
+
+def _apart(spans: list[BlockSpan], num_blocks: int) -> bool:
+    """Whether the spans lie side by side within each block, or one after the other."""
+    ends = [span.start + span.length for span in spans]
+    if len({span.stride for span in spans}) == 1 and max(ends) - min(span.start for span in spans) <= spans[0].stride:
+        return True
+    extents = sorted((span.start, span.start + (num_blocks - 1) * span.stride + span.length) for span in spans)
+    return all(before[1] <= after[0] for before, after in pairwise(extents))
+
+
+def _view_of(owner: torch.Tensor, span: BlockSpan, num_blocks: int) -> torch.Tensor:
+    """The blocks of `span` in the storage of `owner`, in the widest words that fit."""
+    word = next(word for word in _WORDS if not any(number % word.itemsize for number in span))
+    start, length, stride = (number // word.itemsize for number in span)
+    whole = torch.empty(0, dtype=word, device=owner.device)
+    return whole.set_(owner.untyped_storage(), start, (num_blocks, length), (stride, 1))

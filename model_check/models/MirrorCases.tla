@@ -1,0 +1,54 @@
+----------------------------- MODULE MirrorCases ----------------------------
+(* What the models of the host mirror share: schedules, the end of a behaviour, what must be reachable.     *)
+EXTENDS HostMirror
+
+Row(db, hb, off, gen, pos, ok) == [db |-> db, hb |-> hb, off |-> off, gen |-> gen, pos |-> pos, ok |-> ok]
+Move(id, hb, db, behind) == [id |-> id, hb |-> hb, db |-> db, after |-> behind]
+Prefill(rs, moves) == [IdleStep EXCEPT !.rows = rs, !.moves = moves]
+Decode(rs, moves) == [IdleStep EXCEPT !.rows = rs, !.moves = moves, !.deferred = TRUE]
+
+\* A page is filled by a prefill, moved behind it, and another request writes the same page on the device.
+Filled == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(0, 0, 1, 1, 1, TRUE)>>, <<Move(1, 0, 0, TRUE)>>),
+               Prefill(<<Row(0, 1, 0, 2, 0, TRUE)>>, <<>>) >> }
+
+\* A draft is rejected and its position written again; the page is moved before the forward of the next step.
+Rejected == { << Decode(<<Row(0, 0, 0, 1, 0, TRUE), Row(0, 0, 1, 1, 1, FALSE)>>, <<>>),
+                 Decode(<<Row(0, 0, 1, 1, 1, TRUE)>>, <<>>),
+                 [IdleStep EXCEPT !.moves = <<Move(1, 0, 0, FALSE)>>] >> }
+
+\* A block is copied a step after it was written, the copy restored and appended to.
+Forked == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE)>>, <<>>),
+               [Prefill(<<Row(1, 1, 1, 2, 1, TRUE)>>, <<Move(2, 1, 1, TRUE)>>) EXCEPT
+                   !.copies = << <<0, 1>> >>, !.restores = <<[id |-> 1, hb |-> 1, db |-> 1]>>] >> }
+
+\* A page moves in a step without a forward, and its block is copied in the next: in the mode that moves pages the
+\* copy is still on its way then.
+MovedLate == { << Decode(<<Row(0, 0, 0, 1, 0, TRUE)>>, <<>>),
+                  [IdleStep EXCEPT !.moves = <<Move(1, 0, 0, FALSE)>>],
+                  [IdleStep EXCEPT !.copies = << <<0, 1>> >>] >> }
+
+\* A row is selected off the device. Then its block changes hands and gets another row by a copy, or the slot is
+\* written again. It is selected once more.
+Recycled == LET first == Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(1, 1, 0, 2, 0, TRUE)>>, <<>>)
+                hits(g) == [IdleStep EXCEPT !.hot = << <<0, 0, g, 0>> >>]
+            IN  { << first, hits(1), [IdleStep EXCEPT !.copies = << <<1, 0>> >>, !.given = {0}], hits(2) >>,
+                  << first, hits(1), Decode(<<Row(0, 0, 0, 3, 0, TRUE)>>, <<>>), hits(3) >> }
+
+\* Another block's page is restored where the rows of the last step were, in a step that writes none.
+Replaced == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(1, 1, 0, 2, 0, TRUE)>>, <<>>),
+                 [IdleStep EXCEPT !.restores = <<[id |-> 1, hb |-> 1, db |-> 0]>>] >> }
+
+\* Nothing is left to do.
+Quiet == /\ \A r \in Ranks : compute[r] = <<>> /\ copies[r] = <<>>
+         /\ \/ \A r \in Ranks : pc[r] = "closed" \/ (pc[r] = "idle" /\ at[r] > Len(agenda))
+            \/ Shared /\ \E r \in Ranks : pc[r] = "closed"  \* the others wait at the barrier until their bound
+Rest == Quiet /\ UNCHANGED vars
+RestSpec == Init /\ [][Next \/ Rest]_vars
+
+NeverOverlapped == \A r \in Ranks : copies[r] = <<>> \/ compute[r] = <<>> \/ pc[r] # "forward"
+NeverRejected == rejected = {}
+NeverCopied == \A k \in DOMAIN agenda : agenda[k].copies # <<>> => at[Writer] <= k
+NeverHit == \A r \in Ranks : ~(\E k \in DOMAIN agenda : k > at[r] /\ \E h \in Range(agenda[k].hot) : <<h[1], h[2]>> \in table[r])
+NeverAcknowledgedIdle == ~(taken # {} /\ at[Writer] > Len(agenda))
+NeverClosed == registered
+=============================================================================

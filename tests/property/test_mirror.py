@@ -1,0 +1,451 @@
+"""What must hold for the host mirror, a property of the design each; every test fails without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from palimpsest.errors import (
+    BadMirrorInputError,
+    CopyFailedError,
+    IncompleteMirrorError,
+    MirrorTimeoutError,
+    RankLostError,
+)
+from palimpsest.host_mirror import HostMirror, ops
+from palimpsest.kv_cache import KVCacheBlockCopy
+from tests.mirror_support import DRAFT, ROWS, TARGETS, Pages, Steps, config, rows, thread_ranks
+from tests.support import HASTY_S, Background, held_at
+
+LAYERS = (*TARGETS, DRAFT)
+
+
+def pages(state=0, host=(5, 2, 7), resident=(3, 0, 4)):
+    return Pages(state, list(host), list(resident))
+
+
+def assert_host(steps, owner, request, positions, step):
+    for layer in LAYERS:
+        assert torch.equal(steps.host(layer, owner, positions), rows(request, positions, layer, step)), layer
+
+
+# ------------------------------------------------------------------ OneHostWriter
+
+
+def test_one_rank_writes_the_pool_and_all_read_it():
+    made = [Steps(HostMirror(config(engine_id="one-writer"), ranks=ranks)) for ranks in thread_ranks(2)]
+    owner = pages()
+
+    def serve(steps, request):
+        with steps:
+            steps.step(owner, request, range(6))
+            steps.mirror.settle()
+            steps.start()  # all ranks begin the next step together
+            return [steps.host(layer, owner, range(6)).clone() for layer in LAYERS], steps.mirror.worker.is_host_writer
+
+    # the rank that does not write has rows of its own on its device: they must not reach the pool
+    calls = [
+        Background(lambda steps=steps, request=request: serve(steps, request)) for request, steps in enumerate(made)
+    ]
+    (first, writes), (second, reads_only) = calls[0].result(), calls[1].result()
+    assert (writes, reads_only) == (True, False)
+    for layer in LAYERS:
+        assert torch.equal(first[layer], rows(0, range(6), layer, 1))
+        assert torch.equal(second[layer], first[layer])
+
+
+def test_only_the_writer_acknowledges_transfers_and_copies_host_blocks():
+    made = [Steps(HostMirror(config(engine_id="one-copier"), ranks=ranks)) for ranks in thread_ranks(2)]
+    owner = pages()
+    copied = []
+
+    def serve(steps):
+        with steps:
+            steps.step(owner, 0, range(4), owner.transfer(1, 0, after_forward=True))
+            steps.start(host_block_copies=[KVCacheBlockCopy(5, 6)])
+            steps.mirror.settle()
+            copied.append(steps.mirror.host[0][6 * ROWS : 7 * ROWS].clone())
+            return steps.mirror.take_completed_transfers()
+
+    calls = [Background(lambda steps=steps: serve(steps)) for steps in made]
+    assert [call.result() for call in calls] == [[1], []]
+    assert all(torch.equal(found, rows(0, range(4), 0, 1)) for found in copied)
+
+
+def test_a_rank_that_does_not_come_is_told_within_the_bound_and_memory_is_given_back():
+    first, _ = thread_ranks(2, timeout_s=HASTY_S)
+    mirror = HostMirror(config(engine_id="lost-rank"), ranks=first)
+    with pytest.raises(RankLostError, match="rank 0 of 2"):
+        mirror.initialize()
+    mirror.shutdown()
+    with pytest.raises(BadMirrorInputError, match="not initialized"):
+        _ = mirror.worker
+
+
+# ------------------------------------------------------------------ HostCopyAfterWrites
+
+
+def test_a_host_block_is_copied_after_the_writes_queued_before_it():
+    owner = pages()
+    with Steps(eager=False) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])  # on the device only
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))
+            step = Background(lambda: steps.start(host_block_copies=[KVCacheBlockCopy(5, 6)]))
+            gate.wait_until_reached()
+            assert not steps.mirror.host[0].any()
+            assert step.running
+            gate.open()
+            step.result()
+        assert torch.equal(steps.mirror.host[0][6 * ROWS : 7 * ROWS], rows(1, range(4), 0, 1))
+        assert steps.mirror.worker.take_completed_host_copies() == [6]
+
+
+# ------------------------------------------------------------------ CleanMeansDurable
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_page_is_not_reported_before_the_draft_layers_rows_are_there(eager):
+    owner = pages()
+    with Steps(eager=eager) as steps:
+        steps.start(owner.transfer(1, 0, after_forward=True), mirrors={"r": owner.mirrors(range(4))})
+        steps.target(owner, 1, range(4))
+        steps.mirror.finish_forward()
+        steps.mirror.settle()
+        assert steps.mirror.take_completed_transfers() == []
+        steps.drafts(owner, 1, range(4))
+        steps.mirror.finish_draft()
+        steps.mirror.worker.dma_stream.synchronize()
+        assert steps.mirror.take_completed_transfers() == [1]
+        assert_host(steps, owner, 1, range(4), 1)
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_page_is_not_reported_while_its_copy_is_on_its_way_and_is_on_an_idle_step(eager):
+    owner = pages()
+    with Steps(eager=eager) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+        steps.mirror.settle()
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))
+            gate.wait_until_reached()
+            assert steps.mirror.take_completed_transfers() == []
+            gate.open()
+            steps.mirror.worker.dma_stream.synchronize()
+        steps.start()
+        assert steps.mirror.take_completed_transfers() == [1]
+        assert steps.mirror.take_completed_transfers() == []
+        assert_host(steps, owner, 1, range(4), 1)
+
+
+def test_a_step_whose_draft_phase_is_missing_is_an_error_and_not_a_clean_page():
+    owner = pages()
+    with Steps() as steps:
+        steps.start(owner.transfer(1, 0, after_forward=True), mirrors={"r": owner.mirrors(range(4))})
+        steps.target(owner, 1, range(4))
+        steps.mirror.finish_forward()
+        with pytest.raises(IncompleteMirrorError, match="draft layers of the last one"):
+            steps.start()
+        assert steps.mirror.take_completed_transfers() == []
+
+
+def test_a_copy_that_failed_is_never_reported_and_every_later_wait_raises(monkeypatch):
+    owner = pages()
+    steps = Steps()
+    steps.mirror.initialize()
+
+    def failing(*_):
+        raise OSError("the bus is gone")
+
+    monkeypatch.setattr(ops, "copy_on_host", failing)
+    with pytest.raises(CopyFailedError, match="the bus is gone"):
+        steps.step(owner, 1, range(4), owner.transfer(1, 0, after_forward=True))
+    with pytest.raises(CopyFailedError, match="the bus is gone"):
+        steps.mirror.settle()
+    with pytest.raises(CopyFailedError):
+        steps.mirror.shutdown()
+    assert steps.mirror._worker is None
+
+
+# ------------------------------------------------------------------ each layer once
+
+
+def test_a_layer_that_does_not_report_is_an_error():
+    owner = pages()
+    with Steps(draft=False, draft_tokens=0) as steps:
+        steps.start(mirrors={"r": owner.mirrors(range(4))})
+        steps.mirror.begin_forward(steps.batch(owner, range(4), deferred=False))
+        steps.mirror.write(0, rows(1, range(4), 0, 1))
+        with pytest.raises(IncompleteMirrorError, match=r"layers \[1\] of \[0, 1\]"):
+            steps.mirror.finish_forward()
+
+
+def test_no_layer_is_copied_twice_and_none_is_left_out(monkeypatch):
+    owner, copied = pages(), []
+    with Steps() as steps:
+        copy = ops.copy_on_host
+        monkeypatch.setattr(ops, "copy_on_host", lambda *pieces: (copied.extend(pieces[1].tolist()), copy(*pieces)))
+        steps.step(owner, 1, range(6))
+        steps.mirror.settle()
+        assert len(copied) == len(set(copied))
+        assert_host(steps, owner, 1, range(6), 1)
+
+
+def test_an_empty_step_does_not_mirror_the_rows_of_the_last_one_again():
+    owner = pages()
+    with Steps() as steps:
+        steps.step(owner, 1, range(4))
+        steps.mirror.settle()
+        for cache in steps.mirror.resident:
+            cache.fill_(-1.0)  # the page has another tenant by now
+        steps.start()
+        steps.mirror.finish_forward()
+        steps.mirror.finish_draft()
+        steps.mirror.settle()
+        assert_host(steps, owner, 1, range(4), 1)
+
+
+# ------------------------------------------------------------------ AcceptedRowsOnly
+
+
+def test_rejected_rows_stay_on_the_device():
+    owner = pages()
+    with Steps() as steps:
+        steps.step(owner, 1, range(2, 7), accepted=[1, 1, 1, 0, 0])
+        steps.mirror.settle()
+        assert_host(steps, owner, 1, range(2, 5), 1)
+        for layer in LAYERS:
+            assert not steps.host(layer, owner, range(5, 7)).any()
+        steps.step(owner, 1, range(5, 8), accepted=[1, 1, 1])
+        steps.mirror.settle()
+        assert_host(steps, owner, 1, range(5, 8), 2)
+
+
+def test_rows_cannot_be_rejected_once_they_were_handed_on_layer_by_layer():
+    owner = pages()
+    with Steps() as steps:
+        steps.start(mirrors={"r": owner.mirrors(range(4))})
+        steps.target(owner, 1, range(4))
+        with pytest.raises(BadMirrorInputError, match="deferred batches"):
+            steps.mirror.finish_forward(np.array([1, 1, 0, 0]))
+
+
+# ------------------------------------------------------------------ EventNotReused
+
+
+def test_a_step_records_another_event_than_the_one_that_it_waits_for():
+    owner = pages()
+    with Steps(eager=False) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))
+            first = steps.mirror.worker.host_write_event
+            gate.wait_until_reached()
+            assert not first.query()
+            step = Background(steps.start)
+            assert step.running
+            gate.open()
+            step.result()
+        assert steps.mirror.worker.host_write_event is not first
+        assert first.query()
+
+
+def test_what_comes_next_on_the_device_waits_for_the_copies_of_its_rows():
+    """Else the next forward could write over rows that are on their way."""
+    owner = pages()
+    with Steps(draft=False, draft_tokens=0) as steps:
+        steps.start(mirrors={"r": owner.mirrors(range(4))})
+        with steps.held_copies() as gate:
+            steps.target(owner, 1, range(4))
+            finish = Background(steps.mirror.finish_forward)
+            gate.wait_until_reached()
+            assert finish.running
+            assert not steps.mirror.host[0].any()
+            gate.open()
+            finish.result()
+        assert torch.equal(steps.host(0, owner, range(4)), rows(1, range(4), 0, 1))
+
+
+def test_a_copy_that_does_not_land_ends_the_wait_with_an_error_that_names_it():
+    owner = pages()
+    steps = Steps(draft=False, draft_tokens=0, timeout_s=HASTY_S)
+    steps.mirror.initialize()
+    steps.start(mirrors={"r": owner.mirrors(range(4))})
+    with steps.held_copies():
+        steps.target(owner, 1, range(4))
+        with pytest.raises(MirrorTimeoutError, match=r"waited 0\.05 s for stream 'palimpsest-mirror-copy'"):
+            steps.mirror.finish_forward()
+    steps.mirror.shutdown()
+
+
+# ------------------------------------------------------------------ RestoreKeepsRows
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_restored_rows_stay_when_rows_are_appended_behind_them(eager):
+    owner = pages()
+    with Steps(eager=eager) as steps:
+        for layer in LAYERS:
+            steps.mirror.import_rows(layer, owner.host_slots(range(6)), rows(9, range(6), layer, 0))
+        steps.step(owner, 9, range(6, 8), owner.transfer(1, 1, restore=True), accepted=[1, 1])
+        steps.mirror.settle()
+        for layer in LAYERS:
+            page = steps.mirror.resident[layer][owner.resident[1]]
+            assert torch.equal(page[:2], rows(9, range(4, 6), layer, 0))
+            assert torch.equal(page[2:], rows(9, range(6, 8), layer, 1))
+            assert torch.equal(steps.host(layer, owner, range(6)), rows(9, range(6), layer, 0))
+        assert steps.mirror.take_completed_transfers() == [1]
+
+
+def test_a_restore_reads_rows_that_are_still_on_their_way_to_the_host():
+    owner, other = pages(), pages(state=1, host=(5, 2, 7), resident=(1, 2, 5))
+    with Steps(eager=False) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))
+            restore = Background(lambda: steps.start(other.transfer(2, 0, restore=True)))
+            gate.wait_until_reached()
+            assert restore.running
+            gate.open()
+            restore.result()
+        assert torch.equal(steps.mirror.resident[0][1], rows(1, range(4), 0, 1))
+
+
+def test_imported_rows_are_not_written_over_by_copies_that_were_on_their_way():
+    owner = pages()
+    with Steps(eager=False) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))  # its request ends before it lands, and another one imports the block
+            call = Background(lambda: steps.mirror.import_rows(0, owner.host_slots(range(4)), rows(2, range(4), 0, 0)))
+            gate.wait_until_reached()
+            assert call.running
+            gate.open()
+            call.result()
+        steps.mirror.worker.dma_stream.synchronize()
+        assert torch.equal(steps.host(0, owner, range(4)), rows(2, range(4), 0, 0))
+
+
+# ------------------------------------------------------------------ NoRecycledHotRow
+
+
+def select(steps, owner, positions):
+    steps.mirror.begin_forward(steps.batch(owner, range(8, 9), deferred=True))
+    steps.mirror.select(0, np.array([positions], dtype=np.int64))
+    return [steps.mirror.gather(layer)[0] for layer in TARGETS]
+
+
+def put(steps, owner, request, positions):
+    for layer in LAYERS:
+        steps.mirror.import_rows(layer, owner.host_slots(positions), rows(request, positions, layer, 0))
+
+
+def test_no_hot_row_outlives_the_tenant_of_its_host_block():
+    owner = pages()
+    with Steps() as steps:
+        steps.mirror.set_request(0, owner.host)
+        put(steps, owner, 1, range(8))
+        steps.start()
+        assert torch.equal(select(steps, owner, [1, 6])[1], rows(1, range(1, 7, 5), 1, 0))
+        put(steps, owner, 2, range(4))  # block 5 has another tenant, block 2 has not
+        steps.start(source_block_ids=[5])
+        got = select(steps, owner, [1, 6])
+        for layer in TARGETS:
+            assert torch.equal(got[layer], torch.cat([rows(2, range(1, 2), layer, 0), rows(1, range(6, 7), layer, 0)]))
+        (group,) = {id(r.index_group): r.index_group for r in steps.mirror.worker.leader_runtimes[:1]}.values()
+        assert group.swap_stats.tolist() == [1, 3]
+
+
+def test_blocks_that_change_hands_in_idle_steps_are_forgotten_before_the_next_selection():
+    owner = pages()
+    with Steps() as steps:
+        steps.mirror.set_request(0, owner.host)
+        put(steps, owner, 1, range(4))
+        steps.start()
+        select(steps, owner, [0, 1])
+        put(steps, owner, 2, range(4))
+        steps.start(source_block_ids=[5])
+        steps.start()
+        assert torch.equal(select(steps, owner, [0, 1])[0], rows(2, range(2), 0, 0))
+
+
+def test_a_row_that_was_written_again_is_fetched_again():
+    owner = pages()
+    with Steps() as steps:
+        steps.mirror.set_request(0, owner.host)
+        put(steps, owner, 1, range(4))
+        steps.start()
+        select(steps, owner, [0, 1])
+        steps.step(owner, 1, range(1, 2), accepted=[1])
+        steps.mirror.settle()
+        steps.start()
+        got = select(steps, owner, [0, 1])[0]
+        assert torch.equal(got, torch.cat([rows(1, range(1), 0, 0), rows(1, range(1, 2), 0, 2)]))
+
+
+def test_a_new_request_in_a_state_finds_no_hot_rows_of_the_one_before():
+    first, second = pages(), pages(host=(5, 1, 3))
+    with Steps() as steps:
+        steps.mirror.set_request(0, first.host)
+        put(steps, first, 1, range(4))
+        steps.start()
+        select(steps, first, [0, 1])
+        put(steps, second, 2, range(4))
+        steps.mirror.set_request(0, second.host)
+        steps.start()
+        assert torch.equal(select(steps, second, [0, 1])[0], rows(2, range(2), 0, 0))
+
+
+# ------------------------------------------------------------------ the end
+
+
+def test_memory_is_given_back_only_when_no_copy_runs():
+    owner = pages()
+    steps = Steps(eager=False)
+    steps.mirror.initialize()
+    steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+    worker = steps.mirror.worker
+    host = steps.mirror.host[0]
+    with steps.held_copies() as gate:
+        steps.start(owner.transfer(1, 0))
+        gate.wait_until_reached()
+        end = Background(steps.mirror.shutdown)
+        assert end.running
+        assert worker.cache_handles[0].runtime.host is not None
+        gate.open()
+        end.result()
+    assert worker.cache_handles[0].runtime.host is None
+    assert torch.equal(host[5 * ROWS : 6 * ROWS], rows(1, range(4), 0, 1))
+    steps.mirror.shutdown()
+
+
+def test_descriptors_are_not_reused_before_their_copy_ran():
+    owner = pages()
+    with Steps(eager=False) as steps:
+        steps.step(owner, 1, range(4), accepted=[1, 1, 1, 1])
+        worker = steps.mirror.worker
+        with steps.held_copies() as gate:
+            steps.start(owner.transfer(1, 0))
+            gate.wait_until_reached()
+            worker._enqueue_transfers([owner.transfer(2, 1)])
+            first, second = [batch for _, batch in worker._pending_dma_descriptors]
+            assert first is not second
+            assert worker._dma_free_descriptors == []
+            gate.open()
+        worker.dma_stream.synchronize()
+        steps.start(owner.transfer(3, 0))
+        assert [batch for _, batch in worker._pending_dma_descriptors] == [first]
+        assert worker._dma_free_descriptors == [second]
+
+
+def test_a_held_forward_and_a_late_landing_do_not_change_what_lands():
+    """Layers are handed on while the forward still runs: what lands is what each layer had written."""
+    owner = pages()
+    with Steps(draft=False, draft_tokens=0) as steps, held_at(steps.mirror.worker, "finish_forward") as gate:
+        call = Background(lambda: steps.step(owner, 1, range(8)))
+        gate.wait_until_reached()
+        steps.mirror.worker.dma_stream.synchronize()
+        assert torch.equal(steps.host(1, owner, range(8)), rows(1, range(8), 1, 1))
+        gate.open()
+        call.result()
