@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
 from palimpsest.host_mirror import (
-    HostMirror,
-    HostMirrorConfig,
-    LayerSpec,
-    MirrorBatch,
-    SparseKVRowMirror,
-    StepMetadata,
     ops,
 )
 from palimpsest.host_mirror.runtime import allocate_pinned_host_pool, release_pinned_state
 from palimpsest.kv_cache import KVCacheBlockCopy, copy_kv_cache_blocks_inplace
 from palimpsest.runners.sparse import SparseRequest, SparseRunner, SparseSettings
 from tests.mirror_support import Pages, Steps, rows
-from tests.support import PATIENT_S
 
 pytestmark = [
     pytest.mark.device,
@@ -121,53 +112,3 @@ def test_block_copies_on_the_device_read_all_sources_first():
     copy_kv_cache_blocks_inplace([cache, cache.view(torch.int16)], 64, moves)
     assert torch.equal(cache[1:21], before[:20])
     assert torch.equal(cache[21:], before[21:])
-
-
-def test_a_prefill_is_mirrored_at_the_rate_of_page_locked_copies():
-    """8,192 rows of 60 layers of 1,152 bytes: at least 85 % of the rate of one page-locked copy of the same bytes."""
-    layers, count, width, block = 60, 8192, 576, 64
-    config = HostMirrorConfig(
-        layers=tuple(LayerSpec(f"layers.{n}", width, leader=n == 0) for n in range(layers)),
-        block_rows=block, num_host_blocks=count // block, num_resident_blocks=count // block, max_requests=1,
-        max_pages=count // block, max_rows=count, top_k=1, hot_rows=1, device="cuda", timeout_s=PATIENT_S,
-    )  # fmt: skip
-    mirror = HostMirror(config)
-    mirror.initialize()
-    try:
-        slots = torch.arange(count).numpy()
-        batch = MirrorBatch(slots[:1], slots * 0, slots, slots[None])
-        mirrors = whole_pages(count, block)
-        whole = torch.empty(layers, count, width, dtype=torch.bfloat16, device="cuda")
-        landing, registered = allocate_pinned_host_pool(whole.nbytes)
-        best = [1e9, 1e9]
-        for _ in range(8):
-            best[0] = min(
-                best[0], timed(lambda: landing.view(torch.bfloat16).copy_(whole.flatten(), non_blocking=True))
-            )
-            mirror.start_step(StepMetadata(row_mirrors={"r": mirrors}))
-            mirror.begin_forward(batch)
-            torch.cuda.synchronize()
-            best[1] = min(best[1], timed(lambda: (report(mirror, layers), mirror.finish_forward(), mirror.settle())))
-        release_pinned_state([], [registered])
-        rates = [whole.nbytes / seconds / 1e9 for seconds in best]
-        print(f"page-locked copy {rates[0]:.1f} GB/s, mirrored {rates[1]:.1f} GB/s")
-        assert best[1] <= best[0] / 0.85
-    finally:
-        mirror.shutdown()
-
-
-def whole_pages(count, block):
-    return tuple(SparseKVRowMirror((start,), start, block) for start in range(0, count, block))
-
-
-def report(mirror, layers):
-    for layer in range(layers):
-        mirror.worker.cache_handles[layer].finish_kv_update()
-
-
-def timed(work) -> float:
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
