@@ -69,16 +69,19 @@ JoinEnd(t) ==
 -----------------------------------------------------------------------------
 (* The byte budget.                                                                                        *)
 
-\* The clones of the step's deferred rows are charged before they are made, if they fit. (A trace gives their bytes.)
-ReserveOf(size) ==
+\* What the clones of a step's deferred rows take: a row each here, in a trace their bytes.
+Cost(plan) == Cardinality(Late(plan))
+
+\* The clones are charged before they are made, if they fit.
+Reserve ==
     /\ Free("task") /\ CaughtUp /\ Late(begun.plan) # {}
-    /\ IF charged + size <= Budget
-       THEN /\ charged' = charged + size
-            /\ eng' = [eng EXCEPT !.pc = "reserved", !.reserved = size]
-       ELSE /\ UNCHANGED charged
-            /\ eng' = [eng EXCEPT !.pc = "over budget"]
+    /\ LET size == Cost(begun.plan)
+       IN  IF charged + size <= Budget
+           THEN /\ charged' = charged + size
+                /\ eng' = [eng EXCEPT !.pc = "reserved", !.reserved = size]
+           ELSE /\ UNCHANGED charged
+                /\ eng' = [eng EXCEPT !.pc = "over budget"]
     /\ UNCHANGED <<stateVars, tasks, queueVars, recordVars, tickets, holders, memVars, lock, bld, rdr, com, schedVars>>
-Reserve == ReserveOf(Cardinality(Late(begun.plan)))
 
 \* The charge of a step that was not published is given back.
 Unreserve ==

@@ -34,6 +34,9 @@ ToPlan(p) ==
          hits |-> [r \in Requests |-> IF hit(r) = {} THEN <<>> ELSE (CHOOSE x \in hit(r) : TRUE).slots],
          keys |-> Range(p.keys), again |-> Range(p.again)]
 
+\* What the clones of a step take, as it was logged. (It stands for Cost.)
+CostHere(plan) == IF E.action = "reserve" THEN E.size ELSE 0
+
 \* Hits that the step's own rows overtake, also where those were left out. (It stands for Overtaken.)
 OvertakenHere(plan) == {r \in Hits(plan) : Range(plan.hits[r]) \cap PlanSlots(plan) # {} \/ r \in plan.again}
 
@@ -99,7 +102,7 @@ Act(e) ==
       [] e.action = "escalate" -> IF eng.up = {} THEN EscalateElsewhere(Range(e.tids)) ELSE Escalate
       [] e.action = "join_begin" -> JoinBegin(e.thread) \/ WaitElsewhere(e.thread)
       [] e.action = "join_end" -> JoinEnd(e.thread) \/ WaitElsewhere(e.thread)
-      [] e.action = "reserve" -> ReserveOf(e.size)
+      [] e.action = "reserve" -> Reserve
       [] e.action = "unreserve" -> Unreserve
       [] e.action = "claim_page_begin" -> ClaimPageBegin
       [] e.action = "claim_page_end" -> ClaimPageEnd
