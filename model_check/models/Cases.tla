@@ -101,6 +101,8 @@ Quiet == /\ eng.up = {}
          /\ com["closer"].pc = "idle" \/ (com["closer"].pc = "ended" /\ com["closer"].todo = {})
          /\ \A t \in Readers : rdr[t].pc = "idle"
          /\ DOMAIN steps = {} /\ BuilderFree
+         \* every write has ended, but for deferred rows of requests that go on
+         /\ Unfinished \subseteq Range(openTask)
 Rest == Quiet /\ UNCHANGED vars
 RestSpec == Init /\ [][Next \/ Rest]_vars
 
