@@ -98,13 +98,15 @@ class StepLoop:
         builder.start()
         synchronize(self.device)
         begun = time.perf_counter()
-        for step, of_step in zip(steps, columns, strict=True):
-            self.driver.start(step)
-            self._run_forward(of_step)
-            self.driver.save(step)
-            jobs.put((step, self.driver.saved))
-        jobs.put(None)
-        builder.join(PATIENT_S)
+        try:
+            for step, of_step in zip(steps, columns, strict=True):
+                self.driver.start(step)
+                self._run_forward(of_step)
+                self.driver.save(step)
+                jobs.put((step, self.driver.saved))
+        finally:
+            jobs.put(None)
+            builder.join(PATIENT_S)
         synchronize(self.device)
         taken = time.perf_counter() - begun
         if faults:

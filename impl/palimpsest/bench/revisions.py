@@ -14,6 +14,7 @@ from pathlib import Path
 
 import palimpsest
 from palimpsest.bench.results import Measured, Report
+from palimpsest.errors import PalimpsestError
 
 _PACKAGE = Path(palimpsest.__file__).parent
 #: the benchmark's own files, which are put over those of the other commit
@@ -21,7 +22,7 @@ _OWN = ("bench", "commands/bench.py")
 _TIMEOUT_S = 3600
 
 
-class RevisionError(Exception):
+class RevisionError(PalimpsestError):
     """Another commit cannot be checked out or measured."""
 
 

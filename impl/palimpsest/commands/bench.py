@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="which ones; all if none is named")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="which ones; all of the device if none is")
     parser.add_argument("--device", default="cpu", help="where the live buffers are (cpu)")
     parser.add_argument("--repeats", type=_positive, default=5, metavar="N", help="of each workload (5)")
     parser.add_argument("--threads", type=_positive, default=2, metavar="N", help="of torch, on the CPU (2)")
@@ -93,6 +93,8 @@ def _against(args: argparse.Namespace, console: Console) -> int:
     from palimpsest.bench.report import print_comparison
     from palimpsest.bench.revisions import against
 
+    if args.growth or args.tracing:
+        raise ValueError("--against compares workloads, and neither --growth nor --tracing")
     options = [*args.workloads, "--device", args.device, "--threads", str(args.threads), "--repeats", "1"]
     there, here = against(args.against, [*options, *(["--quick"] if args.quick else [])], args.repeats)
     print_comparison(console, (args.against, "this tree"), there, here)
