@@ -77,6 +77,7 @@ def tracing(*, quick: bool, repeats: int) -> list[TracingCost]:
     """The decode step of workload a without a sink, once more without, into memory, and into a file, in turns."""
     workload = WORKLOADS["a"]
     sizes = replace(workload.quick if quick else workload.sizes, steps=_QUICK_STEPS if quick else _STEPS)
+    sizes = replace(sizes, num_blocks=min(sizes.num_blocks, 1024))
     workload = replace(workload, forward_s=STEP_S)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         sinks: dict[str, Callable[[], Sink | None]] = {
