@@ -159,3 +159,8 @@ def thread_ranks(size: int, timeout_s: float = PATIENT_S) -> list[ThreadRanks]:
 
 
 __all__ = ["HASTY_S", "PATIENT_S", "Pages", "Steps", "config", "row", "rows", "thread_ranks"]
+
+
+def pages(state: int = 0, host: tuple[int, ...] = (5, 2, 7), resident: tuple[int, ...] = (3, 0, 4)) -> Pages:
+    """A request of three pages that lie in no order."""
+    return Pages(state, list(host), list(resident))

@@ -7,6 +7,7 @@ at the end, which `worker.py` fills.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -113,11 +114,13 @@ class WorkerState:
 
     # ------------------------------------------------------------ hooks
 
+    @abstractmethod
     def _current_stream(self) -> Any:
-        raise NotImplementedError
+        """The stream that the calling thread queues on."""
 
+    @abstractmethod
     def _swap(self, src: torch.Tensor, dst: torch.Tensor, sizes: torch.Tensor) -> None:
-        raise NotImplementedError
+        """Copy `sizes` bytes from each address of `src` to that of `dst`; three int64 tensors on the host."""
 
     def _is_capturing(self) -> bool:
         return is_capturing()
