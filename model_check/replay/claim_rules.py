@@ -77,21 +77,16 @@ class ClaimRules(ReadRules):
         s, counts, requests = self.s, args["counts"], args["requests"]
         tenants = np.repeat(np.array([self._generation(r) for r in requests], dtype=np.int64), counts)
         immediate, late = self._immediate(args, post, slots), self._late(args, post, slots)
-        writers = dict.fromkeys(args["immediate"], immediate.tids)
-        writers |= dict.fromkeys(args["deferred"], late.tids)
+        records = dict.fromkeys(args["immediate"], immediate) | dict.fromkeys(args["deferred"], late)
         mates = self._block_mates(slots, tenants)
         self.same_rows("slots.tenant", mates, post["retired"], mates)
         self.retire(mates)
         self.same_rows("slots.tenant", slots, post["slots"]["slots"], slots)
         self.same_rows("slots.tenant", tenants, post["slots"]["tenant"], slots)
-        lost = self._take_slots(slots, tenants, writers, post["slots"]["keys"])
-        logged = {(e["tid"], e["key"]): sorted(e["slots"].tolist()) for e in post["lost"]}
+        lost = self._take_slots(slots, tenants, records, post["slots"]["keys"])
         if lost or post["lost"]:
-            self.same("lost", lost, logged)
+            self.same("lost", lost, {(e["tid"], e["key"]): sorted(e["slots"].tolist()) for e in post["lost"]})
             self.same("lost", len(lost), len(post["lost"]))
-        for record, keys in ((immediate, args["immediate"]), (late, args["deferred"])):
-            for key in keys:
-                record.versions[key] = s.keys[key].version[slots]
         for key, tags in s.frozen[args["page"]].tags.items():
             if tags.shape[0] != slots.size:
                 self.differ("tags", slots.size, tags.shape[0])
@@ -152,8 +147,9 @@ class ClaimRules(ReadRules):
         return record
 
     def _can_take(self, task: Task, keys: list[str], slots: IntArray) -> bool:
-        lost = any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
-        return task.state == "PENDING" and not lost
+        if task.state != "PENDING" or not task.lost:
+            return task.state == "PENDING"
+        return not any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
 
     # ---------------------------------------------------------------- slots that change hands
 
@@ -163,15 +159,8 @@ class ClaimRules(ReadRules):
         new = s.tenant[slots] != tenants
         if not np.count_nonzero(new):
             return NO_ROWS
-        if not np.count_nonzero(s.tenant.reshape(-1, s.block_size)[slots[new] // s.block_size]):
-            return NO_ROWS
-        owner = np.zeros(s.num_blocks, dtype=np.int64)
-        owner[slots[new] // s.block_size] = tenants[new]
-        mates = s.slots_of(np.flatnonzero(owner))
-        mates = mates[~s.among(mates, slots)]
-        theirs = s.tenant[mates]
-        found: IntArray = mates[(theirs != 0) & (theirs != owner[mates // s.block_size])]
-        return found
+        mates = s.of_others(slots[new], tenants[new])
+        return mates[~s.among(mates, slots)] if mates.size else mates
 
     def retire(self, slots: IntArray) -> None:
         """Blocks changed hands: no row there can be planned on, deferred tasks no longer write them."""
@@ -189,7 +178,7 @@ class ClaimRules(ReadRules):
             table.status[slots] = ABSENT
 
     def _take_slots(
-        self, slots: IntArray, tenants: IntArray, writers: dict[str, IntArray], logged: dict[str, Args]
+        self, slots: IntArray, tenants: IntArray, records: dict[str, Record], logged: dict[str, Args]
     ) -> Lost:
         """Claim the slots key by key, compare each with the log, and give the rows that tasks lose."""
         s = self.s
@@ -197,23 +186,23 @@ class ClaimRules(ReadRules):
         s.tenant[slots] = tenants
         self.same("slots.status", sorted(s.keys), sorted(logged))
         lost: Lost = {}
-        for key, table in s.keys.items():
-            if key in writers:
-                self._write_key(lost, key, slots, writers[key])
+        for key in s.keys:
+            if (record := records.get(key)) is not None:
+                self._write_key(lost, key, slots, record)
                 self.same_everywhere("slots.status", IN_TRANSIT, logged[key]["status"], slots)
-                self.same_rows("slots.writer", writers[key], logged[key]["writer"], slots)
-                self.same_rows("slots.version", table.version[slots], logged[key]["version"], slots)
+                self.same_rows("slots.writer", record.tids, logged[key]["writer"], slots)
+                self.same_rows("slots.version", record.versions[key], logged[key]["version"], slots)
             else:
                 self._lose_key(lost, key, slots[changed])
                 self.same_slots(slots, {key: logged[key]})
         return lost
 
-    def _write_key(self, lost: Lost, key: str, slots: IntArray, writers: IntArray) -> None:
+    def _write_key(self, lost: Lost, key: str, slots: IntArray, record: Record) -> None:
         table = self.s.keys[key]
-        self._note_lost(lost, key, slots, table.writer[slots], writers)
-        table.version[slots] += 1
+        self._note_lost(lost, key, slots, table.writer[slots], record.tids)
+        table.version[slots] = record.versions[key] = table.version[slots] + 1
         table.status[slots] = IN_TRANSIT
-        table.writer[slots] = writers
+        table.writer[slots] = record.tids
 
     def _lose_key(self, lost: Lost, key: str, slots: IntArray) -> None:
         table = self.s.keys[key]

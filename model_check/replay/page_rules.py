@@ -132,8 +132,9 @@ class PageRules(Rules):
             if np.count_nonzero(lines[:, -1] == number) < lines.shape[0]:
                 self.differ("tags", f"key {number}", sorted(set(lines[:, -1].tolist())))
             if first is None:
-                first = lines[:, :-1].tobytes()
-            elif first != lines[:, :-1].tobytes():
+                first = lines
+            apart = len(lines) if number != first[0, -1] else 0  # in the number of the key, and nowhere else
+            if first.shape != lines.shape or np.count_nonzero(first != lines) != apart:
                 self.differ("tags", f"the same identities in {list(tags)}", f"others in {key!r}")
 
     def copy_lands(self, args: Args, post: Args, thread: str) -> None:

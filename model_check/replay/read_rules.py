@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from .rules import Args, Rules
-from .tables import ABSENT, COMMITTED, FROM_POOL, IN_TRANSIT, NOTHING, STAGED, Begun, IntArray, KeyTable, Read
+from .tables import COMMITTED, FROM_POOL, IN_TRANSIT, NOTHING, STAGED, Begun, IntArray, KeyTable, Read, lines_at
+
+#: where a row comes from by its slot's status, unless a deferred task still keeps it
+SOURCE_OF = np.array([NOTHING, FROM_POOL, FROM_POOL], dtype=np.int8)
 
 
 class ReadRules(Rules):
@@ -31,7 +34,7 @@ class ReadRules(Rules):
         table = self.s.keys[entry["key"]]
         versions, status = table.version[slots], table.status[slots]
         self.same_rows("reads", versions, entry["versions"], slots)
-        tags = None if table.tags is None else table.tags[slots]
+        tags = None if table.tags is None else lines_at(table.tags, slots)
         if np.count_nonzero(status == COMMITTED) == slots.size:
             self.same_everywhere("reads", FROM_POOL, entry["sources"], slots)
             self.same("reads", [], entry["joins"])
@@ -45,9 +48,8 @@ class ReadRules(Rules):
 
     def _sources(self, table: KeyTable, slots: IntArray, status: np.ndarray) -> tuple[IntArray, list[int]]:
         """Where each row comes from, and the tasks to wait for."""
-        sources = np.where(status == ABSENT, NOTHING, FROM_POOL).astype(np.int8)
-        joins = []
-        writers = np.where(status == IN_TRANSIT, table.writer[slots], 0)
+        sources, joins = SOURCE_OF[status], []
+        writers = table.writer[slots] * (status == IN_TRANSIT)
         for tid in sorted(set(writers.tolist()) - {0}):
             if self.s.tasks[tid].deferred:
                 sources[writers == tid] = STAGED

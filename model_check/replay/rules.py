@@ -7,6 +7,7 @@ so that the words cost nothing where all is right.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,7 +46,7 @@ class Rules:
 
     def same_everywhere(self, variable: str, spec: int, logged: IntArray, slots: IntArray) -> None:
         """As `same_rows`, for a value that is the same on all `slots`."""
-        if logged.shape != slots.shape or np.count_nonzero(logged == spec) < slots.size:
+        if logged.tobytes() != spec.to_bytes(logged.itemsize, sys.byteorder) * slots.size:
             self.same_rows(variable, np.full(slots.shape, spec), logged, slots)
 
     def differ(self, variable: str, spec: Any, logged: Any, slots: IntArray | None = None) -> NoReturn:

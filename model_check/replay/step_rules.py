@@ -6,7 +6,10 @@ import numpy as np
 
 from .claim_rules import ClaimRules
 from .rules import Args
-from .tables import ABSENT, COMMITTED, IN_TRANSIT, Begun, IntArray, KeyLanding, Task
+from .tables import ABSENT, COMMITTED, Begun, IntArray, KeyLanding, Task
+
+#: what becomes of a slot's status when the row is committed: a retired one stays absent
+AFTER_COMMIT = np.array([ABSENT, COMMITTED, COMMITTED], dtype=np.int8)
 
 
 class StepRules(ClaimRules):
@@ -48,9 +51,7 @@ class StepRules(ClaimRules):
         if np.count_nonzero(mine) < slots.size:
             slots = slots[mine]
         table.writer[slots] = 0
-        status = table.status[slots]
-        status[status == IN_TRANSIT] = COMMITTED
-        table.status[slots] = status
+        table.status[slots] = AFTER_COMMIT[table.status[slots]]
 
     def _same_status(self, landed: list[tuple[str, IntArray]], logged: list[Args]) -> None:
         self.same("drained", [key for key, _ in landed], [entry["key"] for entry in logged])

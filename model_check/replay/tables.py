@@ -16,6 +16,17 @@ IntArray = np.ndarray
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
 
+def lines_at(table: IntArray, rows: IntArray) -> IntArray:
+    """The lines of a two-dimensional table at `rows`, as a copy: several times as fast as indexing."""
+    return table.take(rows, axis=0)
+
+
+def put_lines(table: IntArray, rows: IntArray, lines: IntArray) -> None:
+    """Write whole lines of a contiguous table, each as one item: several times as fast as by their columns."""
+    item = np.dtype((np.void, table.shape[1] * table.itemsize))
+    table.view(item)[rows, 0] = np.ascontiguousarray(lines).view(item)[:, 0]
+
+
 class KeyTable:
     """One key: what is known of it on each slot, and the version of the row that lies in the pool."""
 
@@ -31,7 +42,7 @@ class KeyTable:
         """Remember the identities of rows just claimed."""
         if self.tags is None:
             self.tags = np.zeros((self.version.size, tags.shape[1]), dtype=np.int64)
-        self.tags[slots] = tags
+        put_lines(self.tags, slots, tags)
 
 
 class KeyLanding(NamedTuple):
@@ -205,14 +216,25 @@ class State:
         self.generations = self.publishes = self.last_tid = self.last_read = self.last_claim = 0
         self.reports_forwards = False
         self.failure = self.closed = self.end_drained = self.ended = False
+        self._slots_of = np.arange(self.num_slots).reshape(self.num_blocks, self.block_size)
+        self._owner = np.zeros(self.num_blocks, dtype=np.int64)
         self._mark = np.zeros(self.num_slots, dtype=bool)
         self._place = np.zeros(self.num_slots, dtype=np.int64)
-        self._offsets = np.arange(self.block_size, dtype=np.int64)
 
     def slots_of(self, blocks: IntArray) -> IntArray:
         """The slots of whole blocks, in order."""
-        slots: IntArray = (blocks[:, None] * self.block_size + self._offsets).ravel()
-        return slots
+        return lines_at(self._slots_of, blocks).ravel()
+
+    def of_others(self, slots: IntArray, tenants: IntArray) -> IntArray:
+        """In the blocks of `slots`, to be given to `tenants`, the slots that are another one's, in order."""
+        blocks = slots // self.block_size
+        self._owner[blocks] = tenants
+        found = np.flatnonzero(self._owner)
+        owner = self._owner[found]
+        self._owner[blocks] = 0
+        theirs = lines_at(self.tenant.reshape(self._slots_of.shape), found)
+        stale = (theirs != owner[:, None]) & (theirs != 0)
+        return lines_at(self._slots_of, found)[stale] if np.count_nonzero(stale) else NO_ROWS
 
     def among(self, slots: IntArray, others: IntArray) -> np.ndarray:
         """Which of `slots` are among `others`."""

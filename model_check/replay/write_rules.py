@@ -6,7 +6,7 @@ import numpy as np
 
 from .page_rules import PageRules
 from .rules import Args
-from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing
+from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, lines_at
 
 NOTHING_LANDS = KeyLanding(NO_ROWS, NO_ROWS, NO_ROWS)
 
@@ -176,7 +176,7 @@ class WriteRules(PageRules):
         expected = [key] if table.tags is not None and slots.size else []
         self.same("tags", expected, list(logged))
         if expected and table.tags is not None:
-            spec, now = table.tags[slots], table.version[slots] == landing.versions
+            spec, now = lines_at(table.tags, slots), table.version[slots] == landing.versions
             if np.count_nonzero(now) == now.size:
                 self.same_rows("tags", spec, logged[key], slots)
             elif logged[key].shape == spec.shape:

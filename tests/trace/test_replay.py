@@ -182,6 +182,8 @@ EQUIVALENT = {
     "overwrite_live dropped": "the first forward of a runner that reports them from the second on",
     "begin_step args.ended": "the end of a request that never saved: the cache knows nothing of it",
     "begin_step args.ended.#": "likewise, under another name",
+    "publish args.requests.#": "a request that saves once and that nobody speaks of again, under another name",
+    "begin_fetch dropped": "a read that is given up before its fetch ends may as well be given up before it begins",
     "reserve args.nbytes.#": "a charge that does not fit, of another size that does not fit: nothing is charged",
     "reserve doubled": "a charge of nothing",
     "drain dropped": "the end's drain, with no record to take",
