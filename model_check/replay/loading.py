@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from palimpsest.trace import SCHEMA_VERSION, Event
 
@@ -21,10 +22,10 @@ def load(path: Path) -> tuple[dict[str, Any], list[Event]]:
     Raises `TraceError` naming file and line for what is not a whole trace, and for an event with a field too many,
     too few, or of a wrong type.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     if not lines:
         raise TraceError(f"{path}: empty")
-    if not lines[-1].endswith("\n"):
+    if not lines[-1].endswith(b"\n"):
         raise TraceError(f"{path}:{len(lines)}: truncated: the last line has no end")
     config = _header(path, _parse(path, 1, lines[0]))
     events = [_event(path, place, _parse(path, place, line)) for place, line in enumerate(lines[1:], 2)]
@@ -49,10 +50,10 @@ def _header(path: Path, head: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _parse(path: Path, place: int, line: str) -> dict[str, Any]:
+def _parse(path: Path, place: int, line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
         raise TraceError(f"{path}:{place}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise TraceError(f"{path}:{place}: not an object")

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from palimpsest.trace import Event
-from palimpsest.trace.events import plain
 from palimpsest_model_check.replay.machine import Machine
 from palimpsest_model_check.replay.verdict import RejectedError
 
@@ -90,7 +89,9 @@ def _told(value: Any) -> Any:
         return sorted(map(str, value))
     if isinstance(value, (list, tuple)):
         return [_told(item) for item in value]
-    return _told(vars(value)) if hasattr(value, "__dict__") else plain(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return _told(vars(value)) if hasattr(value, "__dict__") else value
 
 
 # -------------------------------------------------------------------- of an event as a whole

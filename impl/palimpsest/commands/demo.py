@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     sink = MemorySink(event_tag)
     report = _serve(requests, settings, sink)
     if args.trace_out is not None:
-        args.trace_out.write_text("\n".join(sink.lines()) + "\n", encoding="utf-8")
+        args.trace_out.write_text("".join(sink.lines()), encoding="utf-8")
     try:
         accepted = judge([("this run", sink.config, sink.events)], Console(), tlc=args.tlc)
     except CheckError as error:

@@ -17,14 +17,14 @@ from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.copies import Copies
 from palimpsest.prefix_cache.gather import gather_writes, records_of
-from palimpsest.prefix_cache.group import whole
+from palimpsest.prefix_cache.group import states_of, whole
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
 from palimpsest.prefix_cache.joins import JoinBoard
 from palimpsest.prefix_cache.records import PoolWrite, WriteRecord
 from palimpsest.prefix_cache.sets import as_group, finish, fire, groups_of, in_state
 from palimpsest.prefix_cache.staging import StagingPool
 from palimpsest.prefix_cache.stats import Stats
-from palimpsest.prefix_cache.taskboard import _states, _tids
+from palimpsest.prefix_cache.taskboard import _tids
 from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.sync import Sync
 from palimpsest.trace import Sink
@@ -119,7 +119,7 @@ class Committer(JoinBoard):
                 ready = in_state(tasks, TaskState.HOST_READY)
                 self._release_tickets(ready)
                 if self._trace is not None and ready:
-                    post = {"tasks": _states(ready), "staged_bytes": self._staged_bytes}
+                    post = {"tasks": states_of(ready), "staged_bytes": self._staged_bytes}
                     self._trace.emit("host_ready", {"tids": _tids(ready)}, post)
 
     @action("begin_pool_write")
@@ -157,7 +157,7 @@ class Committer(JoinBoard):
         with self._lock:
             waited_for = finish(tasks)
             if self._trace is not None:
-                self._trace.emit("wake", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
+                self._trace.emit("wake", {"tids": _tids(tasks)}, {"tasks": states_of(tasks)})
         for event in waited_for:
             event.set()
 
@@ -194,7 +194,7 @@ class Committer(JoinBoard):
                     self._causes[task.tid] = cause
             self._release_tickets(failed)
             if self._trace is not None and failed:
-                post = {"tasks": _states(failed), "staged_bytes": self._staged_bytes}
+                post = {"tasks": states_of(failed), "staged_bytes": self._staged_bytes}
                 self._trace.emit("fail", {"tids": _tids(failed)}, post)
             return failed
 

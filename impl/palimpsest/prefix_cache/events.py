@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest.prefix_cache.group import tids_of
 from palimpsest.prefix_cache.reads import PendingRead
 from palimpsest.prefix_cache.records import PoolWrite
 from palimpsest.prefix_cache.slots import NO_SLOTS, SlotTable, Takeover
 from palimpsest.prefix_cache.split import SplitOutputs
-from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.steps import Hits, StepContext
 from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.trace import Sink
@@ -59,8 +59,8 @@ def drained(
 ) -> dict[str, Any]:
     """Tasks whose records were drained, and the status of the slots that they wrote."""
     return {
-        "written": [task.tid for task in completed],
-        "failed": [task.tid for task in failed],
+        "written": list(tids_of(completed)),
+        "failed": list(tids_of(failed)),
         "status": [
             {"key": write.key, "slots": write.at.copy(), "status": slots.get_slot_status(write.key).status[write.at]}
             for landing in landed
@@ -89,7 +89,7 @@ def published(
     outputs: SplitOutputs,
     done: Published,
     slots: SlotTable,
-    holders: list[StagingBufferHolder],
+    holders: list[tuple[str, int]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A published step: its rows, request after request, and what became of slots, tasks, reads and page."""
     shape, deferred = ctx.rows.shape, outputs.deferred
@@ -108,9 +108,9 @@ def published(
         "preserved": [{"read": rid, "rows": rows} for rid, rows in done.preserved],
         "dropped": done.dropped,
         "retired": done.retired,
-        "tids": [task.tid for task in done.tasks],
+        "tids": list(tids_of(done.tasks)),
         "takers": list(done.takers),
-        "opened": [task.tid for task in done.opened],
+        "opened": list(tids_of(done.opened)),
         "closed": done.closed,
         "lost": [{"tid": tid, "key": key, "slots": at.copy()} for tid, key, at in done.lost],
         "reads": planned(done.reads),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 IntArray = np.ndarray
 
 STATES = tuple(TaskState)
+_NAMES = tuple(state.name for state in TaskState)
 
 
 class TaskGroup:
@@ -130,4 +131,12 @@ def whole(tasks: Collection[WriteTask]) -> TaskGroup | None:
 def tids_of(tasks: Collection[WriteTask]) -> Sequence[int]:
     """The numbers of tasks, in order."""
     group = whole(tasks)
-    return group.tids if group is not None else [task.tid for task in tasks]
+    return group.tids if group is not None else [task.group.tids[task.place] for task in tasks]
+
+
+def states_of(tasks: Collection[WriteTask]) -> dict[int, str]:
+    """The names of the tasks' states by their numbers."""
+    group = whole(tasks)
+    if group is not None:
+        return dict(zip(group.tids, map(_NAMES.__getitem__, group.states), strict=True))
+    return {task.tid: _NAMES[task.group.states[task.place]] for task in tasks}

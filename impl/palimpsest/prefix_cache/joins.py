@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from palimpsest.actions import action
 from palimpsest.errors import WaitTimeoutError, WriteFailedError
 from palimpsest.lifecycle import TaskState
-from palimpsest.prefix_cache.taskboard import TaskBoard, _states, _tids
+from palimpsest.prefix_cache.group import states_of
+from palimpsest.prefix_cache.taskboard import TaskBoard, _tids
 from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.sync import Deadline
 
@@ -39,7 +40,7 @@ class JoinBoard(TaskBoard):
             if tasks:
                 self.stats.waits += not all(task.is_finished() for task in tasks)
                 if self._trace is not None:
-                    self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
+                    self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": states_of(tasks)})
             return tasks
 
     @action("join_end")
@@ -47,7 +48,7 @@ class JoinBoard(TaskBoard):
         """Raise for a task that failed instead of being written."""
         with self._lock:
             if self._trace is not None:
-                self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
+                self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": states_of(tasks)})
             lost = next((task for task in tasks if task.state is TaskState.FAILED), None)
         if lost is not None:
             raise WriteFailedError(f"{lost} failed before done") from self._causes.get(lost.tid)

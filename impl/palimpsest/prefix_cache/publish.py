@@ -107,7 +107,7 @@ class PublishSide(BeginSide):
                 self._step_ctxs[ctx.step_id], self._begun = ctx, None
                 self.stats.count_step(ctx, len(overtaken))
                 if self._trace is not None:
-                    holders = self._controller.staging.holders_of(ctx.d2h.staging_slot)
+                    holders = self._controller.staging.told(ctx.d2h.staging_slot)
                     event = events.published(ctx, outputs, published, self._slot_status, holders)
                     self._trace.emit("publish", *event)
             return published.tasks, published.closed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableSet
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import NamedTuple
 
 import torch
 
@@ -54,6 +55,10 @@ class Holders(MutableSet[StagingBufferHolder]):
     def __len__(self) -> int:
         return len(self.steps) + len(self.tasks)
 
+    def told(self) -> list[tuple[str, int]]:
+        """Kind and number of each, in order, for a trace event."""
+        return _pairs("step", sorted(self.steps)) + _pairs("task", sorted(self.tasks))
+
     def add(self, holder: StagingBufferHolder) -> None:
         """Let `holder` be one of them."""
         self._of(holder).add(holder.number)
@@ -64,6 +69,10 @@ class Holders(MutableSet[StagingBufferHolder]):
 
     def _of(self, holder: StagingBufferHolder) -> set[int]:
         return self.steps if holder.kind == "step" else self.tasks
+
+
+def _pairs(kind: str, numbers: Iterable[int]) -> list[tuple[str, int]]:
+    return list(zip(repeat(kind), numbers, strict=False))
 
 
 class StagingPool:
@@ -116,7 +125,7 @@ class StagingPool:
         """Announce that `holder` waits for a page."""
         with self._lock:
             if self._trace is not None:
-                self._trace.emit("claim_page_begin", {"holder": holder}, {})
+                self._trace.emit("claim_page_begin", {"holder": tuple(holder)}, {})
 
     @action("claim_page_end")
     def claim_page_end(self, holder: StagingBufferHolder) -> int:
@@ -128,7 +137,7 @@ class StagingPool:
             self._busy[page].add(holder)
             if self._trace is not None:
                 self._trace.emit(
-                    "claim_page_end", {"holder": holder, "page": page}, {"holders": list(self._busy[page])}
+                    "claim_page_end", {"holder": tuple(holder), "page": page}, {"holders": self._busy[page].told()}
                 )
             return page
 
@@ -149,8 +158,8 @@ class StagingPool:
             if not busy:
                 self._freed.notify_all()
             if self._trace is not None:
-                args: dict[str, Any] = {"page": page, "left": [*holders, *map(StagingBufferHolder.for_task, tids)]}
-                self._trace.emit("release_page", args, {"holders": list(busy)})
+                left = [*map(tuple, holders), *_pairs("task", tids)]
+                self._trace.emit("release_page", {"page": page, "left": left}, {"holders": busy.told()})
 
     def close(self) -> None:
         """Wake those who wait for a page, with `ShutdownError`."""
@@ -166,6 +175,11 @@ class StagingPool:
         """The holders of a page, in order."""
         with self._lock:
             return list(self._busy[page])
+
+    def told(self, page: int) -> list[tuple[str, int]]:
+        """The holders of a page, for a trace event."""
+        with self._lock:
+            return self._busy[page].told()
 
     def holds(self) -> list[tuple[str, StagingBufferHolder]]:
         """Every hold of a page, in words and as a value."""

@@ -7,7 +7,7 @@ wait for tasks in `joins`, and the committer's side is `committer`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -202,7 +202,3 @@ class TaskBoard:
 
 def _tids(tasks: Collection[WriteTask]) -> list[int]:
     return list(tids_of(tasks))
-
-
-def _states(tasks: Iterable[WriteTask]) -> dict[int, str]:
-    return {task.tid: task.state.name for task in tasks}

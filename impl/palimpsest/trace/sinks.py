@@ -7,9 +7,9 @@ holds the lock that guards what they describe. The sink owns what it is given.
 from __future__ import annotations
 
 import itertools
-import json
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from palimpsest.trace.events import SCHEMA_VERSION, Event, as_json, plain
+from palimpsest.trace.events import Event, event_line, header_line
 
 #: reads the identity out of the rows of a key: an integer array with a line per row, or None if untagged
 Tag = Callable[[str, torch.Tensor], "np.ndarray | None"]
@@ -59,10 +59,9 @@ class MemorySink:
         self.events.sort(key=lambda event: event.seq)
 
     def lines(self) -> list[str]:
-        """The trace as NDJSON lines, header first."""
+        """The trace as NDJSON lines, each with its end, header first."""
         self.close()
-        head = json.dumps({"schema": SCHEMA_VERSION, "config": plain(self.config)})
-        return [head, *(json.dumps(as_json(event)) for event in self.events)]
+        return [line.decode() for line in (header_line(self.config), *map(event_line, self.events))]
 
 
 class NdjsonSink:
@@ -75,19 +74,19 @@ class NdjsonSink:
         self.path, self.tag = Path(path), tag
         self.count = 0
         self._seq = itertools.count(1)
-        self._queue: queue.SimpleQueue[Callable[[], str] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], bytes] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._drain, name="palimpsest-trace", daemon=True)
         self._thread.start()
 
     def begin(self, config: dict[str, Any]) -> None:
         """Write the header line."""
-        self._queue.put(lambda: json.dumps({"schema": SCHEMA_VERSION, "config": plain(config)}))
+        self._queue.put(lambda: header_line(config))
 
     def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None:
         """Hand one event to the writing thread."""
         event = Event(next(self._seq), _thread_name(), action, args, post)
-        self._queue.put(lambda: json.dumps(as_json(event)))
+        self._queue.put(lambda: event_line(event))
 
     def close(self) -> None:
         """Finish the file; idempotent."""
@@ -100,10 +99,12 @@ class NdjsonSink:
 
     def _drain(self) -> None:
         try:
-            with self.path.open("w", encoding="utf-8") as out:
+            with self.path.open("wb") as out:
                 while (line := self._queue.get()) is not None:
-                    out.write(line() + "\n")
+                    out.write(line())
                     self.count += 1
+                    # the interpreter goes to who waits for it after each event, not after the switch interval
+                    time.sleep(0)
         except BaseException as error:  # reported by close(), on the thread that asked for the trace
             self._error = error
             while self._queue.get() is not None:
