@@ -1,4 +1,4 @@
-"""Host memory: how much there is, what a buffer takes of it, and the one place that pins it."""
+"""Host memory: how much there is, what a buffer takes of it, and what a buffer is made of."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 import psutil
 import torch
 
+from palimpsest.page_locked import can_register, page_locked, whole_pages
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -19,9 +21,16 @@ _GIB = 1 << 30
 
 
 def allocate_host(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> torch.Tensor:
-    """An uninitialized tensor on the host. `pinned` asks for page-locked memory, which only a machine with an
-    accelerator has; elsewhere ordinary memory is given."""
+    """An uninitialized tensor on the host, for a step. `pinned` asks for page-locked memory, which only a machine
+    with an accelerator has; elsewhere ordinary memory is given."""
     return torch.empty(shape, dtype=dtype, pin_memory=pinned and can_pin())
+
+
+def allocate_lasting(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> torch.Tensor:
+    """As `allocate_host`, for a buffer that stays: page-locked at its own size where the driver can do that."""
+    if pinned and can_register():
+        return page_locked(shape, dtype)
+    return allocate_host(shape, dtype, pinned)
 
 
 def with_ordinary_tensors(function: Callable[P, R]) -> Callable[P, R]:
@@ -51,8 +60,10 @@ def pinned_bytes(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length() if nbytes else 0
 
 
-def host_bytes(nbytes: int, pinned: bool) -> int:
-    """Physical bytes of a buffer of `nbytes` from `allocate_host`."""
+def lasting_bytes(nbytes: int, pinned: bool) -> int:
+    """Physical bytes of a buffer of `nbytes` from `allocate_lasting`."""
+    if pinned and can_register():
+        return whole_pages(nbytes)
     return pinned_bytes(nbytes) if pinned and can_pin() else nbytes
 
 

@@ -260,7 +260,7 @@ def test_replay_tells_a_changed_event_by_its_number_and_shows_the_state(
     assert "1 of 1 traces accepted in process" in capsys.readouterr().out
     lines = path.read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(lines) if '"complete"' in line)
-    path.write_text("\n".join([*lines[:at], lines[at].replace('"failed": []', '"failed": [1]'), *lines[at + 1 :], ""]))
+    path.write_text("\n".join([*lines[:at], lines[at].replace('"failed":[]', '"failed":[1]'), *lines[at + 1 :], ""]))
     assert cli.main(["replay", str(path)]) == 1
     out = capsys.readouterr().out
     assert f"event {at} (complete) rejected" in out

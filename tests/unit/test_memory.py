@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import mmap
+from types import SimpleNamespace
+
 import psutil
 import pytest
 import torch
 
+from palimpsest.errors import HostRegistrationError
 from palimpsest.memory import (
     allocate_host,
     available_host_bytes,
     can_pin,
     format_gib,
-    host_bytes,
+    lasting_bytes,
     pinned_bytes,
 )
+from palimpsest.page_locked import page_locked
 
-GIB = 1 << 30
+GIB, PAGE = 1 << 30, mmap.PAGESIZE
 
 
 @pytest.fixture
@@ -98,8 +105,54 @@ def test_this_machine_has_memory():
 )
 def test_pinned_buffers_take_a_power_of_two(nbytes, physical):
     assert pinned_bytes(nbytes) == physical
-    assert host_bytes(nbytes, pinned=False) == nbytes
-    assert host_bytes(nbytes, pinned=True) == (physical if can_pin() else nbytes)
+    assert lasting_bytes(nbytes, pinned=False) == nbytes
+
+
+@pytest.mark.parametrize(("nbytes", "locked"), [(1, PAGE), (PAGE, PAGE), (PAGE + 1, 2 * PAGE), (3 * GIB, 3 * GIB)])
+def test_a_lasting_pinned_buffer_takes_its_own_pages_where_the_driver_can_lock_them(nbytes, locked, monkeypatch):
+    monkeypatch.setattr("palimpsest.memory.can_register", lambda: True)
+    assert lasting_bytes(nbytes, pinned=True) == locked
+    assert lasting_bytes(nbytes, pinned=False) == nbytes
+
+
+class Driver:
+    """What `cudaHostRegister` is asked for; it refuses when told to."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code, self.locked = code, {}
+
+    def cudaHostRegister(self, address, nbytes, flags):  # noqa: N802  # the driver's name
+        if not self.code:
+            self.locked[address] = nbytes
+        return SimpleNamespace(value=self.code)
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        ctypes.string_at(address, 1)  # the memory is still mapped
+        return SimpleNamespace(value=0 if self.locked.pop(address, None) else 1)
+
+
+def test_locked_memory_is_unlocked_when_its_last_view_dies_and_before_it_is_unmapped(monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr("palimpsest.page_locked._cudart", lambda: driver)
+    rows = page_locked((3, 5), torch.bfloat16)
+    assert rows.shape == (3, 5)
+    assert list(driver.locked) == [rows.data_ptr()]
+    assert rows.data_ptr() % PAGE == 0
+    view = rows[1:]
+    del rows
+    gc.collect()
+    assert driver.locked
+    del view
+    gc.collect()
+    assert not driver.locked
+
+
+def test_memory_that_the_driver_refuses_to_lock_is_given_back_and_said(monkeypatch):
+    driver = Driver(code=2)
+    monkeypatch.setattr("palimpsest.page_locked._cudart", lambda: driver)
+    with pytest.raises(HostRegistrationError, match="code 2 for 12 bytes"):
+        page_locked((3,), torch.float32)
+    assert not driver.locked
 
 
 def test_negative_sizes_are_errors():

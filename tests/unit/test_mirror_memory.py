@@ -16,11 +16,9 @@ from palimpsest.host_mirror.host_pool import allocate_shared, release_pinned_sta
 from palimpsest.host_mirror.region import SharedHostRegion, _path_of
 from palimpsest.host_mirror.registration import (
     check_host_memory,
-    page_aligned_bytes,
-    register,
     registration_ranges,
-    unregister,
 )
+from palimpsest.page_locked import page_aligned_bytes, register, unregister
 from tests.mirror_support import thread_ranks
 from tests.support import Background
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from palimpsest.host_mirror.registration import Range, unregister
+from palimpsest.host_mirror.registration import Range
+from palimpsest.page_locked import unregister
 
 
 def allocate_shared(

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from palimpsest.errors import BadMirrorInputError, HostMirrorError
-from palimpsest.host_mirror.registration import unregister
+from palimpsest.page_locked import unregister
 
 _SHARED_MEMORY = Path("/dev/shm")  # where POSIX shared memory lies on Linux
 

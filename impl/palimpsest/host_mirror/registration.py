@@ -8,13 +8,11 @@ machine, since no page can be registered twice.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 
-from palimpsest.errors import BadMirrorInputError, HostRegistrationError, MirrorMemoryError
+from palimpsest.errors import BadMirrorInputError, MirrorMemoryError
 from palimpsest.host_mirror.rows import IntArray
 from palimpsest.memory import available_host_bytes, format_gib
 
@@ -64,35 +62,3 @@ def _chunk_ends(tensor_sizes: Sequence[int], num_blocks: int, total: int) -> Int
     if start > total:
         raise BadMirrorInputError(f"layers of {start} bytes in a pool of {total} bytes")
     return np.unique(np.concatenate(places))
-
-
-def register(tensor: torch.Tensor) -> None:
-    """Page-lock the memory of a host tensor. Raises `HostRegistrationError`."""
-    code = int(_cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0).value)
-    if code:
-        raise HostRegistrationError(
-            f"cudaHostRegister failed with code {code} for {tensor.nbytes} bytes at {tensor.data_ptr():#x}"
-        )
-
-
-def unregister(addresses: Iterable[int]) -> None:
-    """Undo `register`, last first. Goes on after a failure and raises `HostRegistrationError` at the end."""
-    failed = []
-    for address in reversed(list(addresses)):
-        code = int(_cudart().cudaHostUnregister(address).value)
-        if code:
-            failed.append(f"{address:#x} (code {code})")
-    if failed:
-        raise HostRegistrationError(f"cudaHostUnregister failed for {', '.join(failed)}")
-
-
-def _cudart() -> Any:
-    cuda: Any = torch.cuda  # whose functions are not all typed
-    return cuda.cudart()
-
-
-def page_aligned_bytes(nbytes: int) -> torch.Tensor:
-    """Zeroed host memory that begins at a page and has its pages for itself."""
-    pages = max(1, -(-nbytes // mmap.PAGESIZE))
-    whole: torch.Tensor = torch.frombuffer(mmap.mmap(-1, pages * mmap.PAGESIZE), dtype=torch.int8)
-    return whole[:nbytes]

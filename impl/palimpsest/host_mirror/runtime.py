@@ -23,10 +23,10 @@ from palimpsest.host_mirror.index_group import SparseIndexGroup
 from palimpsest.host_mirror.ranks import get_tp_group
 from palimpsest.host_mirror.region import SharedHostRegion as SharedOffloadRegion
 from palimpsest.host_mirror.registration import check_host_memory as check_hisparse_host_memory
-from palimpsest.host_mirror.registration import page_aligned_bytes
-from palimpsest.host_mirror.registration import register as pin_tensor
 from palimpsest.host_mirror.registration import registration_ranges as _hisparse_registration_ranges
 from palimpsest.host_mirror.streams import HostEvent, new_stream
+from palimpsest.page_locked import page_aligned_bytes
+from palimpsest.page_locked import register as pin_tensor
 
 logger = logging.getLogger(__name__)
 

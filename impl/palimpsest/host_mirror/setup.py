@@ -15,8 +15,6 @@ from palimpsest.host_mirror.ranks import RankGroup
 from palimpsest.host_mirror.region import SharedHostRegion
 from palimpsest.host_mirror.registration import (
     check_host_memory,
-    page_aligned_bytes,
-    register,
     registration_ranges,
 )
 from palimpsest.host_mirror.runtime import HostCacheHandle, MirrorConfig, create_hot_row_group, release_pinned_state
@@ -24,6 +22,7 @@ from palimpsest.host_mirror.state import SlotMappingStaging
 from palimpsest.host_mirror.streams import CALLER, DeviceEvent, HostEvent, HostStream, new_stream
 from palimpsest.host_mirror.worker import HostMirrorWorker
 from palimpsest.memory import allocate_host
+from palimpsest.page_locked import page_aligned_bytes, register
 from palimpsest.sync import Sync
 
 

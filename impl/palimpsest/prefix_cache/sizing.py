@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from palimpsest.errors import HostMemoryError
-from palimpsest.memory import available_host_bytes, format_gib, host_bytes
+from palimpsest.memory import available_host_bytes, format_gib, lasting_bytes
 from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
 
 #: per slot and key: status, version and writer; pins of pending reads
@@ -41,7 +41,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """What keys of `layouts` take; those in `staged` are written at each step and have staging pages."""
     page_rows = config.staging_capacity_tokens
-    pages = sum(host_bytes(page_rows * layout.row_bytes, pinned) for layout in staged.values())
+    pages = sum(lasting_bytes(page_rows * layout.row_bytes, pinned) for layout in staged.values())
     return MemoryPlan(
         pool_bytes=sum(config.num_slots * layout.row_bytes for layout in layouts.values()),
         staging_bytes=config.staging_depth * pages,

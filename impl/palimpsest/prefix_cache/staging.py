@@ -10,7 +10,7 @@ import torch
 
 from palimpsest.actions import action
 from palimpsest.errors import ShutdownError, StagingTimeoutError
-from palimpsest.memory import allocate_host
+from palimpsest.memory import allocate_lasting
 from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.sync import STANDARD, Deadline, Sync
@@ -106,7 +106,7 @@ class StagingPool:
         """Give each page rows of `layout` for `key`."""
         for buffers in self._buffers:
             if key not in buffers:
-                buffers[key] = allocate_host((self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned)
+                buffers[key] = allocate_lasting((self._capacity, *layout.row_shape), layout.dtype, pinned=self._pinned)
 
     def views(self, page: int, keys: Iterable[str], rows: int) -> dict[str, torch.Tensor]:
         """The first `rows` rows of each key on a page that the caller holds."""
