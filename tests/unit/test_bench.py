@@ -18,6 +18,7 @@ from palimpsest.bench.plot import svg
 from palimpsest.bench.results import GrowthPoint, Measured, Repeat, Report, TracingCost
 from palimpsest.bench.revisions import merged
 from palimpsest.bench.rows import Identities, RowMaker
+from palimpsest.bench.timeline import save_cost
 from palimpsest.bench.workloads import WORKLOADS, Maker, Sizes, hits, reuse
 from palimpsest.cli import main
 from palimpsest.prefix_cache import KeyLayout, PrefixCacheManager
@@ -147,7 +148,8 @@ def test_tracing_is_measured_beside_a_second_run_without_it():
 def test_a_step_with_the_cache_is_measured_beside_the_same_step_without(name):
     from palimpsest.bench.device import DEVICE_WORKLOADS, measure_steps
 
-    found = measure_steps(DEVICE_WORKLOADS[name], torch.device("cpu"), quick=True, repeats=1)
+    found, saves = measure_steps(DEVICE_WORKLOADS[name], torch.device("cpu"), quick=True, repeats=1)
+    assert saves is None  # a save on the host waits for no device
     assert found.rows_wrong == 0 < found.rows_checked
     assert found.goal >= DEVICE_WORKLOADS[name].goal
 
@@ -155,7 +157,38 @@ def test_a_step_with_the_cache_is_measured_beside_the_same_step_without(name):
 def test_a_wrong_row_in_the_threaded_loop_is_counted(one_wrong_row):
     from palimpsest.bench.device import DEVICE_WORKLOADS, measure_steps
 
-    assert measure_steps(DEVICE_WORKLOADS["decode64"], torch.device("cpu"), quick=True, repeats=1).rows_wrong > 0
+    assert measure_steps(DEVICE_WORKLOADS["decode64"], torch.device("cpu"), quick=True, repeats=1)[0].rows_wrong > 0
+
+
+def on_device(name: str, ts: float, dur: float, nbytes: int = 0) -> dict[str, object]:
+    category = "gpu_memcpy" if nbytes else "user_annotation"
+    return {"cat": category, "name": name, "ts": ts, "dur": dur, "args": {"bytes": nbytes} if nbytes else {}}
+
+
+def test_a_save_is_charged_for_what_it_takes_after_the_last_landing_that_it_saw():
+    out = "Memcpy DtoH (Device -> Pinned)"
+    timeline = [
+        on_device("save_outputs", 0, 30),  # nothing had to land: all of it is its own
+        on_device(out, 20, 100, 6400),  # lands at 120, in the second save
+        on_device("save_outputs", 60, 90),  # ends at 150
+        on_device("save_outputs", 200, 70),  # what landed before it began does not count
+        on_device(out, 260, 100, 6400),  # lands after the third
+        on_device(out, 400, 1, 8),  # small: says nothing of a rate
+        on_device("pinned copies, alone", 500, 100),
+        on_device(out, 510, 90, 6400),
+        on_device(out, 600, 80, 6400),
+        {"ph": "M", "name": "process_name"},
+    ]
+    cost = save_cost("decode64", timeline)
+    assert (cost.saves, cost.own_p50_us, cost.own_max_us) == (3, 30, 70)
+    assert cost.landed_bytes_per_s == 64e6
+    assert cost.pinned_bytes_per_s == 80e6
+    assert cost.of_pinned_rate == 0.8
+
+
+def test_a_timeline_without_saves_is_an_error():
+    with pytest.raises(ValueError, match="0 saves"):
+        save_cost("a", [on_device("pinned copies, alone", 500, 100)])
 
 
 # ---------------------------------------------------------------------- the command
@@ -182,6 +215,7 @@ def test_the_saved_run_has_the_figures_and_nothing_of_the_machine(tmp_path):
     found = json.loads(file.read_text())
     assert set(found) == {
         "schema", "date", "device", "threads", "quick", "versions", "workloads", "growth", "tracing",
+        "saves",
     }  # fmt: skip
     assert set(found["versions"]) == {"palimpsest", "torch", "Python"}
     assert found["quick"] is True

@@ -12,16 +12,19 @@ import threading
 import time
 
 import torch
+from torch.profiler import record_function
 
 from palimpsest.bench.driver import PATIENT_S, Checked, Driver, delivered_rows
-from palimpsest.bench.results import Measured, Repeat
+from palimpsest.bench.results import Measured, Repeat, SaveCost
 from palimpsest.bench.rows import IDENTITY_WIDTH, LiveBuffers, RowMaker
 from palimpsest.bench.steps import Step
+from palimpsest.bench.timeline import SAVE, measure_saves
 from palimpsest.bench.workloads import BLOCK_SIZE, TALKER, Maker, Sizes, Workload, decode, hits, prefill
 from palimpsest.prefix_cache import HIDDEN_KEY, KeyLayout, ModelCachePolicy, PrefixCacheConfig
 
 FORWARD_S, _QUICK_FORWARD_S = 0.006, 0.0002
 _MATRIX, _QUICK_MATRIX = 4096, 64
+_PROFILED_STEPS = 40
 
 _HIDDEN = {HIDDEN_KEY: KeyLayout(torch.bfloat16, (4096,))}
 _BOTH = {**_HIDDEN, TALKER: KeyLayout(torch.bfloat16, (2048,))}
@@ -85,6 +88,11 @@ class StepLoop:
         self.driver = Driver(config, policy, self.live, eager=False)
         self.with_cache(self.maker.fill(fill), whole=True)
 
+    def step_bytes(self) -> int:
+        """Bytes of the rows that a step computes."""
+        rows = self.sizes.requests * self.sizes.tokens
+        return sum(rows * layout.row_bytes for layout in self.workload.layouts.values())
+
     def steps(self) -> list[Step]:
         """The workload's steps, with requests that are new."""
         return self.workload.build(self.maker, self.sizes)
@@ -102,7 +110,8 @@ class StepLoop:
             for step, of_step in zip(steps, columns, strict=True):
                 self.driver.start(step)
                 self._run_forward(of_step)
-                self.driver.save(step)
+                with record_function(SAVE):
+                    self.driver.save(step)
                 jobs.put((step, self.driver.saved))
         finally:
             jobs.put(None)
@@ -166,11 +175,15 @@ class StepLoop:
         return min(times)
 
 
-def measure_steps(workload: Workload, device: torch.device, *, quick: bool, repeats: int) -> Measured:
-    """A step's microseconds with the cache, and without it as the floor.
+def measure_steps(
+    workload: Workload, device: torch.device, *, quick: bool, repeats: int
+) -> tuple[Measured, SaveCost | None]:
+    """A step's microseconds with the cache, and without it as the floor; and, on an accelerator, how long its saves
+    keep the engine thread.
 
     Where hits deliver more bytes than the host can copy during a forward, the goal grows by as much.
     """
+    saves = None
     loop = StepLoop(workload, workload.quick if quick else workload.sizes, device, quick=quick)
     try:
         loop.with_cache(loop.steps(), whole=True)
@@ -182,8 +195,13 @@ def measure_steps(workload: Workload, device: torch.device, *, quick: bool, repe
         goal = workload.goal
         if workload.build is hits:
             goal *= max(1.0, loop.host_floor(steps[-1]) * 1e6 / min(run.floor_p50_us for run in runs))
+        if device.type != "cpu":
+            steps = loop.steps()[:_PROFILED_STEPS]
+            saves = measure_saves(
+                workload.letter, lambda: loop.with_cache(steps, whole=False), device, loop.step_bytes()
+            )
         loop.driver.start(loop.maker.end())
     finally:
         loop.driver.cache.shutdown()
     title = f"{workload.title}, step with / without"
-    return Measured(workload.letter, title, round(goal, 2), runs, loop.checked.rows, loop.checked.wrong)
+    return Measured(workload.letter, title, round(goal, 2), runs, loop.checked.rows, loop.checked.wrong), saves

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from palimpsest.bench.plot import svg
-from palimpsest.bench.results import GrowthPoint, Measured, Report, TracingCost
+from palimpsest.bench.results import SAVE_GOAL_US, GrowthPoint, Measured, Report, SaveCost, TracingCost
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 #: the folder of saved runs, beside the document
@@ -52,6 +52,8 @@ def _section(file: Path, run: Report) -> Iterator[str]:
         yield from growth_lines(run.growth)
     if run.tracing:
         yield from tracing_lines(run.tracing)
+    if run.saves:
+        yield from save_lines(run.saves)
 
 
 def workload_lines(measured: Iterable[Measured]) -> Iterator[str]:
@@ -85,3 +87,18 @@ def tracing_lines(costs: Iterable[TracingCost]) -> Iterator[str]:
     for each in costs:
         goal = f"{each.goal_percent:g}" if each.goal_percent else "noise"
         yield f"| {each.sink} | {each.p50_us - each.off_p50_us:+,.0f} | {each.percent:.1f} | {goal} |"
+
+
+def save_lines(costs: Iterable[SaveCost]) -> Iterator[str]:
+    """How long saves keep the engine thread as a table."""
+    yield (
+        f"| `save_outputs` beyond the device's work | p50, µs (goal {SAVE_GOAL_US}) | most, µs | landed, GB/s "
+        "| pinned alone, GB/s |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for each in costs:
+        yield (
+            f"| {each.workload}, {each.saves} saves | {each.own_p50_us:,.0f} | {each.own_max_us:,.0f} "
+            f"| {each.landed_bytes_per_s / 1e9:.1f} ({each.of_pinned_rate:.0%}) | {each.pinned_bytes_per_s / 1e9:.1f} |"
+        )
+    yield ""

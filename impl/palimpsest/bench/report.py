@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from palimpsest.bench.results import GrowthPoint, Measured, Report, TracingCost
+from palimpsest.bench.results import SAVE_GOAL_US, GrowthPoint, Measured, Report, SaveCost, TracingCost
 
 #: cells of a bar, and how many floors they stand for
 BAR_CELLS, BAR_FLOORS = 24, 12.0
@@ -35,6 +35,8 @@ def print_report(console: Console, report: Report) -> None:
         console.print(growth_table(report.growth))
     if report.tracing:
         console.print(tracing_table(report.tracing))
+    if report.saves:
+        console.print(save_table(report.saves))
     if report.rows_wrong:
         console.print(f"{report.rows_wrong:,} delivered rows are WRONG", style="bold red")
 
@@ -70,6 +72,19 @@ def tracing_table(costs: list[TracingCost]) -> Table:
     for each in costs:
         goal = f"{each.goal_percent:g}" if each.goal_percent else "noise"
         table.add_row(each.sink, f"{each.p50_us - each.off_p50_us:+,.0f}", f"{each.percent:.1f}", goal)
+    return table
+
+
+def save_table(costs: list[SaveCost]) -> Table:
+    """How long saves keep the engine thread, and how fast rows land."""
+    table = Table(title=f"save_outputs beyond the device's work (goal {SAVE_GOAL_US} µs)")
+    _columns(table, "workload", "saves", "p50, µs", "most, µs", "landed, GB/s", "pinned alone, GB/s", "part of it")
+    for each in costs:
+        table.add_row(
+            each.workload, f"{each.saves}", f"{each.own_p50_us:,.0f}", f"{each.own_max_us:,.0f}",
+            f"{each.landed_bytes_per_s / 1e9:.1f}", f"{each.pinned_bytes_per_s / 1e9:.1f}",
+            f"{each.of_pinned_rate:.2f}",
+        )  # fmt: skip
     return table
 
 

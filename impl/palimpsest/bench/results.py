@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 #: of the JSON file
-SCHEMA = 1
+SCHEMA = 2
+#: what a save may take beyond the device work that it must wait for
+SAVE_GOAL_US = 150
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,23 @@ class TracingCost:
         return 100 * (self.p50_us - self.off_p50_us) / self.step_us
 
 
+@dataclass(frozen=True)
+class SaveCost:
+    """How long a save keeps the engine thread beyond the device's work, in microseconds, and how fast rows land."""
+
+    workload: str
+    saves: int
+    own_p50_us: float
+    own_max_us: float
+    landed_bytes_per_s: float
+    pinned_bytes_per_s: float
+
+    @property
+    def of_pinned_rate(self) -> float:
+        """The rate at which rows land, as a part of that of pinned copies alone."""
+        return self.landed_bytes_per_s / self.pinned_bytes_per_s
+
+
 @dataclass
 class Report:
     """A run: when, on what, and what was measured."""
@@ -99,6 +118,7 @@ class Report:
     workloads: list[Measured] = field(default_factory=list)
     growth: list[GrowthPoint] = field(default_factory=list)
     tracing: list[TracingCost] = field(default_factory=list)
+    saves: list[SaveCost] = field(default_factory=list)
 
     @property
     def rows_wrong(self) -> int:
@@ -117,6 +137,7 @@ class Report:
             "workloads": ("p50_us", "floor_p50_us", "ratio", "met"),
             "growth": ("us_per_live_request",),
             "tracing": ("percent",),
+            "saves": ("of_pinned_rate",),
         }
         for section, names in derived.items():
             for each, line in zip(getattr(self, section), plain[section], strict=True):
@@ -136,6 +157,7 @@ class Report:
                 workloads=[_measured(line) for line in found["workloads"]],
                 growth=[GrowthPoint(**_without(line, "us_per_live_request")) for line in found["growth"]],
                 tracing=[TracingCost(**_without(line, "percent")) for line in found["tracing"]],
+                saves=[SaveCost(**_without(line, "of_pinned_rate")) for line in found["saves"]],
             )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is not a run of `palimpsest bench`: {error!r}") from error

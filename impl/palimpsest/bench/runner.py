@@ -36,9 +36,11 @@ def measure_all(options: Namespace, progress: Callable[[str], None]) -> Report:
             if name in WORKLOADS:
                 report.workloads += measure(WORKLOADS[name], quick=options.quick, repeats=options.repeats)
             else:
-                report.workloads.append(
-                    measure_steps(DEVICE_WORKLOADS[name], device, quick=options.quick, repeats=options.repeats)
+                found, saves = measure_steps(
+                    DEVICE_WORKLOADS[name], device, quick=options.quick, repeats=options.repeats
                 )
+                report.workloads.append(found)
+                report.saves += [saves] if saves is not None else []
         if options.growth:
             progress("growth")
             report.growth = growth.growth(quick=options.quick, repeats=options.repeats)
