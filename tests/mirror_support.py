@@ -38,7 +38,7 @@ def config(**options: Any) -> HostMirrorConfig:
         "block_rows": ROWS, "num_host_blocks": 8, "num_resident_blocks": 6, "max_requests": 3, "max_pages": 4,
         "max_rows": 16, "top_k": 2, "hot_rows": 6, "draft_tokens": 2, "dtype": torch.float32, "timeout_s": PATIENT_S,
     }  # fmt: skip
-    return HostMirrorConfig(layers=layers, **{**sizes, **options})
+    return HostMirrorConfig(**{"layers": layers, **sizes, **options})
 
 
 class Pages:

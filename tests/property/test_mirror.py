@@ -13,9 +13,10 @@ from palimpsest.errors import (
     MirrorTimeoutError,
     RankLostError,
 )
-from palimpsest.host_mirror import HostMirror, ops
+from palimpsest.host_mirror import HostMirror, LayerSpec, ops
+from palimpsest.host_mirror.row_mirrors import LAYERS_TOGETHER
 from palimpsest.kv_cache import KVCacheBlockCopy
-from tests.mirror_support import DRAFT, ROWS, TARGETS, Steps, config, pages, rows, thread_ranks
+from tests.mirror_support import DRAFT, ROWS, TARGETS, WIDTH, Steps, config, pages, rows, thread_ranks
 from tests.support import HASTY_S, Background, held_at
 
 LAYERS = (*TARGETS, DRAFT)
@@ -225,6 +226,28 @@ def test_rows_cannot_be_rejected_once_they_were_handed_on_layer_by_layer():
         steps.target(owner, 1, range(4))
         with pytest.raises(BadMirrorInputError, match="deferred batches"):
             steps.mirror.finish_forward(np.array([1, 1, 0, 0]))
+
+
+def test_layers_of_one_source_go_to_the_host_while_later_ones_are_still_to_come():
+    owner, deep = pages(), range(LAYERS_TOGETHER + 2)
+    layers = tuple(LayerSpec(f"layers.{n}", WIDTH, leader=n == 0) for n in deep)
+    with Steps(layers=layers) as steps:
+        steps.start(mirrors={"r": owner.mirrors(range(4))})
+        steps.mirror.begin_forward(steps.batch(owner, range(4), deferred=False))
+        for layer in deep[:LAYERS_TOGETHER]:
+            steps.mirror.write(layer, rows(1, range(4), layer, 1))
+        steps.mirror.settle()
+        for layer in deep[:LAYERS_TOGETHER]:
+            assert torch.equal(steps.host(layer, owner, range(4)), rows(1, range(4), layer, 1))
+        waits, last = deep[LAYERS_TOGETHER:]
+        steps.mirror.write(waits, rows(1, range(4), waits, 1))
+        steps.mirror.settle()
+        assert not steps.host(waits, owner, range(4)).any()
+        steps.mirror.write(last, rows(1, range(4), last, 1))
+        steps.mirror.finish_forward()
+        steps.mirror.settle()
+        for layer in deep:
+            assert torch.equal(steps.host(layer, owner, range(4)), rows(1, range(4), layer, 1))
 
 
 # ------------------------------------------------------------------ EventNotReused

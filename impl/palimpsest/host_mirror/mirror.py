@@ -86,7 +86,8 @@ class HostMirror:
     def _bind(self, batch: MirrorBatch, *, draft: bool) -> None:
         self._batch = batch
         device = self.config.torch_device
-        host_slots, states = (torch.from_numpy(array).to(device) for array in (batch.host_slots, batch.row_states))
+        # read on the host alone: from the device they would have to wait for the forward
+        host_slots, states = torch.from_numpy(batch.host_slots), torch.from_numpy(batch.row_states)
         slots = [torch.from_numpy(line).to(device) for line in batch.resident_slots]
         for spec, handle in zip(self.config.layers, self.worker.cache_handles, strict=True):
             if spec.draft != draft:

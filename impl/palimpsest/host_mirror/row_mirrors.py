@@ -1,8 +1,9 @@
 """Mirroring the rows that a step writes: layer by layer behind a prefill, all layers at once behind the rest.
 
 A phase mirrors each of its layers exactly once. A layer that runs from Python reports its rows (`finish_kv_update`);
-the layers of one source are handed on together when the last of them has. What did not report by the end of the
-phase, since a full graph replayed it or its rows could still be rejected, is handed on then.
+layers of one source that follow one another are handed on together, `LAYERS_TOGETHER` at most, so that copies run
+while later layers compute. What did not report by the end of the phase, since a full graph replayed it or its rows
+could still be rejected, is handed on then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from palimpsest.host_mirror.dma import DmaMixin
 from palimpsest.host_mirror.rows import RowSet, select_written_row_mirrors
 from palimpsest.host_mirror.streams import run_on
 from palimpsest.host_mirror.types import SparseKVRowMirror
+
+#: few enough that little is left to copy when the last layer is done, many enough that handing on costs little
+LAYERS_TOGETHER = 4
 
 
 class RowMirrorMixin(DmaMixin):
@@ -59,14 +63,15 @@ class RowMirrorMixin(DmaMixin):
     # ------------------------------------------------------------ layer by layer
 
     def _enqueue_layer_mirror(self, layer: int) -> None:
-        """A layer has written its rows. Hands on its source's layers when it is the last of them."""
+        """A layer has written its rows. Hands on its source's layers when it is the last of them, or enough wait."""
         if not (self._writes_host() and self._is_active(layer)) or layer in self._per_layer_mirrored:
             return
         self._per_layer_mirrored.add(layer)
         self._layer_ready_events[layer].record()
         source = self.cache_handles[layer].runtime.resident_source_index
         last = layer + 1 == len(self.cache_handles)
-        if last or self.cache_handles[layer + 1].runtime.resident_source_index != source:
+        enough = len(self._per_layer_mirrored) - len(self._submitted_mirror_layers) >= LAYERS_TOGETHER
+        if last or enough or self.cache_handles[layer + 1].runtime.resident_source_index != source:
             self._submit_reported(self._layer_ready_events[layer])
 
     def _is_active(self, layer: int) -> bool:
