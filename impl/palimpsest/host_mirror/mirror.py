@@ -75,7 +75,7 @@ class HostMirror:
     def begin_forward(self, batch: MirrorBatch) -> None:
         """The target model is about to write and read `batch`."""
         batch.check(self.config)
-        self.worker.set_request_state_indices(torch.from_numpy(batch.states.astype(np.int32)))
+        self.worker.set_request_state_indices(self._sent(batch.states.astype(np.int32)))
         self._bind(batch, draft=False)
 
     def begin_draft(self, batch: MirrorBatch) -> None:
@@ -85,10 +85,9 @@ class HostMirror:
 
     def _bind(self, batch: MirrorBatch, *, draft: bool) -> None:
         self._batch = batch
-        device = self.config.torch_device
         # read on the host alone: from the device they would have to wait for the forward
         host_slots, states = torch.from_numpy(batch.host_slots), torch.from_numpy(batch.row_states)
-        slots = [torch.from_numpy(line).to(device) for line in batch.resident_slots]
+        slots = [self._sent(line) for line in batch.resident_slots]
         for spec, handle in zip(self.config.layers, self.worker.cache_handles, strict=True):
             if spec.draft != draft:
                 continue
@@ -97,6 +96,11 @@ class HostMirror:
             handle.num_actual_tokens = batch.host_slots.size
             handle.decode_batch = batch.deferred
             handle.host_mirror_required = self.config.eager or not batch.deferred
+
+    def _sent(self, array: np.ndarray) -> torch.Tensor:
+        """The array on the mirror's device, in the order of its stream: the caller does not wait for what runs there."""
+        on_host, device = torch.from_numpy(array), self.config.torch_device
+        return on_host if device.type == "cpu" else on_host.pin_memory().to(device, non_blocking=True)
 
     def write(self, layer: int, rows: torch.Tensor) -> None:
         """The layer's rows of the batch, [rows, width]: into their resident pages, and on to the host unless the
@@ -129,7 +133,7 @@ class HostMirror:
             raise BadMirrorInputError("rows can be rejected in deferred batches of a mirror that expects drafts")
         layer = next(number for number, spec in enumerate(self.config.layers) if not spec.draft)
         handle = self.worker.cache_handles[layer]
-        mask = torch.from_numpy(accepted.astype(bool)).to(self.config.torch_device)
+        mask = self._sent(accepted.astype(bool))
         handle.slot_mapping = torch.where(mask, handle.slot_mapping, -1)
         self.worker._stage_row_mirror_mapping(accepted.size)
 

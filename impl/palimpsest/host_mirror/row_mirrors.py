@@ -70,9 +70,15 @@ class RowMirrorMixin(DmaMixin):
         self._layer_ready_events[layer].record()
         source = self.cache_handles[layer].runtime.resident_source_index
         last = layer + 1 == len(self.cache_handles)
-        enough = len(self._per_layer_mirrored) - len(self._submitted_mirror_layers) >= LAYERS_TOGETHER
-        if last or enough or self.cache_handles[layer + 1].runtime.resident_source_index != source:
+        if last or self._enough_wait(layer) or self.cache_handles[layer + 1].runtime.resident_source_index != source:
             self._submit_reported(self._layer_ready_events[layer])
+
+    def _enough_wait(self, layer: int) -> bool:
+        """Whether the layers that wait are handed on. The last ones of a deep stack go one by one: little computes
+        behind them that a copy could hide behind."""
+        at_the_end = len(self.cache_handles) - layer <= LAYERS_TOGETHER <= len(self._submitted_mirror_layers)
+        waiting = len(self._per_layer_mirrored) - len(self._submitted_mirror_layers)
+        return at_the_end or waiting >= LAYERS_TOGETHER
 
     def _is_active(self, layer: int) -> bool:
         handle = self.cache_handles[layer]

@@ -90,7 +90,7 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
     def set_request_state_indices(self, indices: torch.Tensor) -> None:
         """The request state of each line of the batch. Hot rows of blocks that changed hands are forgotten now."""
         count = indices.numel()
-        self.request_state_indices[:count].copy_(indices)
+        self.request_state_indices[:count].copy_(indices, non_blocking=True)
         self.request_state_indices[count:].fill_(-1)
         if self._pending_invalid_block_ids and not self._is_capturing():
             self.invalidate_blocks(self._pending_invalid_block_ids, self.request_state_indices[:count])
