@@ -63,6 +63,7 @@ def test_only_the_writer_acknowledges_transfers_and_copies_host_blocks():
             steps.start(host_block_copies=[KVCacheBlockCopy(5, 6)])
             steps.mirror.settle()
             copied.append(steps.mirror.host[0][6 * ROWS : 7 * ROWS].clone())
+            steps.mirror.worker.dma_stream.synchronize()
             return steps.mirror.take_completed_transfers()
 
     calls = [Background(lambda steps=steps: serve(steps)) for steps in made]
@@ -229,7 +230,7 @@ def test_rows_cannot_be_rejected_once_they_were_handed_on_layer_by_layer():
 
 
 def test_layers_of_one_source_go_to_the_host_while_later_ones_are_still_to_come():
-    owner, deep = pages(), range(LAYERS_TOGETHER + 2)
+    owner, deep = pages(), range(2 * LAYERS_TOGETHER + 2)
     layers = tuple(LayerSpec(f"layers.{n}", WIDTH, leader=n == 0) for n in deep)
     with Steps(layers=layers) as steps:
         steps.start(mirrors={"r": owner.mirrors(range(4))})
@@ -239,11 +240,12 @@ def test_layers_of_one_source_go_to_the_host_while_later_ones_are_still_to_come(
         steps.mirror.settle()
         for layer in deep[:LAYERS_TOGETHER]:
             assert torch.equal(steps.host(layer, owner, range(4)), rows(1, range(4), layer, 1))
-        waits, last = deep[LAYERS_TOGETHER:]
+        waits, *others = deep[LAYERS_TOGETHER:]
         steps.mirror.write(waits, rows(1, range(4), waits, 1))
         steps.mirror.settle()
         assert not steps.host(waits, owner, range(4)).any()
-        steps.mirror.write(last, rows(1, range(4), last, 1))
+        for layer in others:
+            steps.mirror.write(layer, rows(1, range(4), layer, 1))
         steps.mirror.finish_forward()
         steps.mirror.settle()
         for layer in deep:

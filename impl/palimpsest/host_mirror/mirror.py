@@ -98,7 +98,7 @@ class HostMirror:
             handle.host_mirror_required = self.config.eager or not batch.deferred
 
     def _sent(self, array: np.ndarray) -> torch.Tensor:
-        """The array on the mirror's device, in the order of its stream: the caller does not wait for what runs there."""
+        """The array on the mirror's device, in the order of its stream and without a wait for what runs there."""
         on_host, device = torch.from_numpy(array), self.config.torch_device
         return on_host if device.type == "cpu" else on_host.pin_memory().to(device, non_blocking=True)
 
