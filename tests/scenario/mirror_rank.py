@@ -1,6 +1,8 @@
 """One rank of a sparse runner, as a process: run by `test_mirror_ranks`. Says how it ended, as one line of JSON.
 
-mirror_rank.py RENDEZVOUS RANK SIZE ENGINE TIMEOUT_S DYING_RANK DYING_STEP
+mirror_rank.py RENDEZVOUS RANK SIZE ENGINE TIMEOUT_S DYING_RANK DYING_STEP BACKEND
+
+With the backend nccl each rank has a GPU of its own, and reduces over all of them in each step, as layers would.
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ def requests() -> list[SparseRequest]:
     return [*served, SparseRequest("fork", (*prompts[0], 1, 2), 6, arrival=5, forks=("r0", len(prompts[0])))]
 
 
-def serve(rank: int, engine: str, timeout_s: float, dying: tuple[int, int]) -> dict[str, Any]:
+def serve(rank: int, engine: str, timeout_s: float, dying: tuple[int, int], device: str) -> dict[str, Any]:
     def on_step(step: int) -> None:
         if (rank, step) == dying:
             os._exit(9)
+        if device != "cpu" and dying[0] < 0:  # a collective with a rank that is gone has NCCL's bound, not the mirror's
+            steps = torch.full((1,), float(step), device=device)
+            dist.all_reduce(steps, op=dist.ReduceOp.MAX)
+            assert steps.item() == step
 
-    settings = SparseSettings(engine_id=engine, timeout_s=timeout_s, num_resident_blocks=8)
+    settings = SparseSettings(engine_id=engine, timeout_s=timeout_s, num_resident_blocks=8, device=device)
     runner = SparseRunner(requests(), settings, ranks=LocalRanks(timeout_s), on_step=on_step)
     began = time.monotonic()
     try:
@@ -55,12 +61,16 @@ def serve(rank: int, engine: str, timeout_s: float, dying: tuple[int, int]) -> d
 
 
 def main() -> None:
-    rendezvous, rank, size, engine, timeout_s, dying_rank, dying_step = sys.argv[1:]
+    rendezvous, rank, size, engine, timeout_s, dying_rank, dying_step, backend = sys.argv[1:]
     torch.set_num_threads(1)
+    device = "cpu"
+    if backend == "nccl":
+        device = f"cuda:{rank}"
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(size), timeout=timedelta(seconds=60)
+        backend, init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(size), timeout=timedelta(seconds=60)
     )
-    found = serve(int(rank), engine, float(timeout_s), (int(dying_rank), int(dying_step)))
+    found = serve(int(rank), engine, float(timeout_s), (int(dying_rank), int(dying_step)), device)
     gc.collect()
     maps = Path("/proc/self/maps")
     found["still_mapped"] = engine in maps.read_text() if maps.exists() else False

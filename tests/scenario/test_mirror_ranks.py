@@ -22,14 +22,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not dist.is_gloo_available(),
 BOUND_S = 5.0
 
 
-def run_ranks(tmp_path: Path, size: int, *, timeout_s: float = 60.0, dying: tuple[int, int] = (-1, -1)) -> list[Any]:
+def run_ranks(
+    tmp_path: Path, size: int, *, timeout_s: float = 60.0, dying: tuple[int, int] = (-1, -1), backend: str = "gloo"
+) -> list[Any]:
     """What each rank said at its end; None for one that said nothing."""
     engine = f"test-{os.getpid()}-{size}-{dying[0]}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "impl"), str(ROOT)])}
     started = [
         subprocess.Popen(
             [sys.executable, str(RANK), str(tmp_path / "meet"), str(rank), str(size), engine, str(timeout_s)]
-            + [str(number) for number in dying],
+            + [*map(str, dying), backend],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
