@@ -1,8 +1,8 @@
 """How fast a page of `palimpsest view` is: its size, the time until it is painted, and frames a second while scrolling.
 
-    python benchmarks/view_page.py --events 10000
+    python -m benchmarks.view_page --events 10000
 
-Makes a trace by serving requests, draws it, and opens the page in headless Chromium several times. The limits are 10 MB,
+Makes a trace by serving requests, draws it, and opens the page in headless Chromium several times. Limits are 10 MB,
 2 s and 30 frames a second; exits with 1 when the best of the runs misses one.
 """
 
