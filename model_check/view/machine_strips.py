@@ -30,8 +30,9 @@ class MachineStrips:
             self.strips.put(("page", page), 0, "FREE", f"page {page} free")
 
     def take(self, event: Event, at: int) -> None:
-        """Take an event as moment `at`. Raises `RejectedError`, and puts nothing, when it is not allowed."""
+        """Take an event as moment `at`. Raises `RejectedError` when it is not allowed; then it changes nothing."""
         named = [*named_in(event), *self._rows_of(event)]
+        self.strips.touch(filter(self.strips.known, named), at)
         self.machine.take(event)
         state = self.machine.s
         self._requests.update((generation, request) for request, generation in state.live.items())
@@ -40,7 +41,7 @@ class MachineStrips:
         if event.action in _CLAIMS:
             self._claims(at)
         self.strips.put(("variable", "staged bytes"), at, "VALUE", f"{state.staged_bytes:,}")
-        self.strips.touch((key for key in named if self.strips.known(key)), at)
+        self.strips.touch(filter(self.strips.known, named), at)
 
     def _rows_of(self, event: Event) -> list[Key]:
         """The rows of the read that is fetched."""
