@@ -1,8 +1,9 @@
 // Draws what can be seen of the data and a little around it with the page's figures, and moves the drawing as long as
 // what is seen lies within it. Times are numbers of moments from 0; on the axis a moment stands at its number + 1.
 "use strict";
-(() => {
-const D = JSON.parse(document.getElementById("data").textContent);
+(async () => {
+const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (sign) => sign.charCodeAt(0));
+const D = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 const N = D.lane.length, ROW_PX = 22, LETTER_PX = 6.1, MOMENT_PX = 30, HATCHES = 7;
 const at = (id) => document.getElementById(id);
 const text = (place) => D.texts[place];
