@@ -2,7 +2,8 @@
 // what is seen lies within it. Times are numbers of moments from 0; on the axis a moment stands at its number + 1.
 "use strict";
 (async () => {
-const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (sign) => sign.charCodeAt(0));
+const letters = atob(document.getElementById("data").textContent), packed = new Uint8Array(letters.length);
+for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
 const D = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 const N = D.lane.length, ROW_PX = 22, LETTER_PX = 6.1, MOMENT_PX = 30, HATCHES = 7;
 const at = (id) => document.getElementById(id);
