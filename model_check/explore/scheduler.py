@@ -16,7 +16,6 @@ from typing import Protocol
 from .finding import Finding
 from .threads import FAILS, GOES, LATE, Abandon, Operation, Option, Step, Thread
 
-
 #: the lock that must never cover a wait
 STATE_LOCK = "the state lock"
 
