@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.support import Script, tag_of
 
 pytest_plugins = ["palimpsest.testing", "pytester"]
 
 torch.set_num_threads(2)
+
+# generated programs: always the same few by default, `--hypothesis-profile soak` for many others
+_ANY_TIME: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("few", derandomize=True, max_examples=30, stateful_step_count=25, **_ANY_TIME)
+settings.register_profile("soak", max_examples=1000, stateful_step_count=60, **_ANY_TIME)
+settings.load_profile("few")
 
 
 def pytest_palimpsest_tag() -> Any:

@@ -7,14 +7,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.trace import Event, MemorySink, NdjsonSink, Sink
 from palimpsest.trace.sinks import Tag
 
-if TYPE_CHECKING:
-    from palimpsest.prefix_cache.manager import PrefixCacheManager
-    from palimpsest_model_check.replay.verdict import Verdict
+from .machine import Machine
+from .verdict import RejectedError, Verdict
 
 #: what a cache may be given and is recorded all the same; whoever has a sink of another kind looks for himself
 RECORDED = (type(None), MemorySink, NdjsonSink)
@@ -48,7 +48,7 @@ class Recording:
         #: why no more of it is taken: an event was rejected
         self.rejected: Verdict | None = None
         self._cache = weakref.ref(cache)
-        self._machine: Any = None
+        self._machine: Machine | None = None
 
     @property
     def taken(self) -> int:
@@ -71,22 +71,18 @@ class Recording:
         Threads may still be at work: what they have numbered and not yet written down is left for the next time.
         Gives the verdict that rejects an event, once.
         """
-        from palimpsest_model_check.replay.machine import Machine
-        from palimpsest_model_check.replay.verdict import RejectedError, Verdict
-
         if self.rejected is not None:
             return None
-        self._machine = self._machine or Machine(self.sink.config)
-        events, at = self._new_events(), "the end"
+        machine = self._machine = self._machine or Machine(self.sink.config)
+        at = "the end"
         try:
-            for event in events:
+            for event in self._new_events():
                 at = event.action
-                self._machine.due(event.seq, self.taken + 1)
-                self._machine.take(event)
+                machine.take(event)
                 self.actions[at] += 1
             at = "the end"
             if to_the_end and self.ended:
-                self._machine.end()
+                machine.end()
         except RejectedError as error:
             seq = self.taken + (at != "the end")
             self.rejected = Verdict(self.name, len(self.sink.events), self.taken, error, seq, at, dict(self.actions))
@@ -97,9 +93,13 @@ class Recording:
         end = self.taken + 1
         return [event for event in self.sink.events if end - count <= event.seq <= end]
 
+    def forget_taken(self) -> None:
+        """Let go of the events that were taken. To be called while no other thread is inside the cache."""
+        self.sink.events[:] = [event for event in self.sink.events if event.seq > self.taken]
+
     def _new_events(self) -> list[Event]:
-        since = sorted(self.sink.events[self.taken :], key=lambda event: event.seq)
         first = self.taken + 1
+        since = sorted((event for event in list(self.sink.events) if event.seq >= first), key=lambda event: event.seq)
         return [event for number, event in enumerate(since, first) if event.seq == number]
 
 
@@ -121,14 +121,12 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Inside, each new cache has a trace."""
-        from palimpsest.prefix_cache.manager import PrefixCacheManager as Manager
-
-        real = Manager.__init__
-        Manager.__init__ = self._recorded(real)  # type: ignore[method-assign]  # that is what recording is
+        real = PrefixCacheManager.__init__
+        PrefixCacheManager.__init__ = self._recorded(real)  # type: ignore[method-assign]  # to record is that
         try:
             yield
         finally:
-            Manager.__init__ = real  # type: ignore[method-assign]
+            PrefixCacheManager.__init__ = real  # type: ignore[method-assign]
 
     def _recorded(self, real: Callable[..., None]) -> Callable[..., None]:
         def init(cache: PrefixCacheManager, *args: Any, trace: Sink | None = None, **options: Any) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from palimpsest.actions import ACTIONS
-from palimpsest.testing.recording import Recorder, Recording
 from palimpsest.trace.sinks import Tag
 
 __all__ = ["Hooks", "ReplayPlugin"]
@@ -60,7 +59,7 @@ class ReplayPlugin:
         self._recording = ExitStack()
         self._tlc: list[Any] = []
         self._tlc_error = ""
-        self.recorder = Recorder(None, 0, 0)
+        self.recorder: Any = None
 
     @property
     def untaken(self) -> list[str]:
@@ -69,6 +68,8 @@ class ReplayPlugin:
 
     def pytest_sessionstart(self) -> None:
         """Record from here on."""
+        from palimpsest_model_check.replay.recording import Recorder
+
         options = self._config.option
         tag = self._config.hook.pytest_palimpsest_tag()
         self.recorder = Recorder(tag, options.palimpsest_tlc, options.palimpsest_seed)
@@ -144,7 +145,7 @@ class ReplayPlugin:
             terminalreporter.write_line(f"palimpsest: {line}", red=True)
 
 
-def _explain(recording: Recording) -> str:
+def _explain(recording: Any) -> str:
     """The verdict, and what the threads did before."""
     lines = [
         f"  {event.seq:>6} {event.thread}: {event.action} {_short(event.args)}"
