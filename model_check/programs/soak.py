@@ -83,7 +83,7 @@ def soak(seconds: float, *, seed: int = 0, progress: Callable[[Soaked], None] = 
     """Run programs for this long; a finding ends it. Besides the short lives one cache lives as long as the soak."""
     soaked, choices, process = Soaked(), random.Random(seed), psutil.Process()
     threads, start = set(threading.enumerate()), time.monotonic()
-    old = _Life(eager=False, name="the cache that lives all the time")
+    life = old = _Life(eager=False, name="the cache that lives all the time")
     try:
         while (now := time.monotonic() - start) < seconds:
             life = _Life(eager=bool(soaked.lives % 2), name=f"life {soaked.lives + 1}")
@@ -96,7 +96,7 @@ def soak(seconds: float, *, seed: int = 0, progress: Callable[[Soaked], None] = 
             progress(soaked)
         old.end(soaked)
     except Exception as error:  # whatever it is, it is what the soak found
-        soaked.wrong.append(f"{life.name} or the old one, seed {seed}: {type(error).__name__}: {error}")
+        soaked.wrong.append(f"{life.name}, or the old one, seed {seed}: {type(error).__name__}: {error}")
     soaked.seconds = time.monotonic() - start
     if left := set(threading.enumerate()) - threads:
         soaked.wrong.append(f"threads are left: {sorted(thread.name for thread in left)}")

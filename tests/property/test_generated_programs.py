@@ -31,6 +31,9 @@ class Programs(RuleBasedStateMachine):
     """One program; Hypothesis draws what it does, and makes one that fails smaller."""
 
     @initialize(eager=st.booleans())
+    def begin(self, eager):
+        self.start(eager)
+
     def start(self, eager):
         self.program = Program(eager=eager)
 
@@ -67,14 +70,22 @@ class Programs(RuleBasedStateMachine):
     def lose_a_write(self, data):
         faults.fail_a_write(self.program, self.draw(data))
 
-    def teardown(self):
-        if not hasattr(self, "program"):
-            return
+    @precondition(lambda self: self.program.lost)
+    @rule(eager=st.booleans())
+    def start_again(self, eager):
+        self.end()
+        self.start(eager)
+
+    def end(self):
         program, trace = self.program, self.program.trace
         program.finish()
         DONE.update(program.done)
         verdict = replay("this program's trace", trace.config, trace.events)
-        assert verdict.ok or not trace.events, str(verdict)
+        assert verdict.ok, str(verdict)
+
+    def teardown(self):
+        if hasattr(self, "program"):
+            self.end()
 
 
 def test_every_row_of_a_random_program_is_the_models():
