@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -30,6 +31,8 @@ class Setting:
     #: of whatever is drawn at random
     seed: int
     console: Console
+    #: where what is found is saved: counterexamples, schedules, traces; nowhere for None
+    findings: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from palimpsest.trace import MemorySink
 from ..explore.explore import Outcome
 from ..explore.parallel import Search, explore_all
 from ..explore.report import verdict
+from ..explore.saved import Schedule
 from ..explore.scenarios import SCENARIOS
 from ..mutants.code_report import COLUMNS, cells, select
 from ..mutants.code_trial import try_all
@@ -64,6 +65,9 @@ def explore(setting: Setting) -> Found:
             list(SCENARIOS.values()), Search(bound, most, setting.seed), setting.jobs, lambda _: None, lambda _: None
         )
     wrong = [f"{each.scenario.name}: {each.found.finding}" for each in outcomes if each.found]
+    if setting.findings is not None:
+        for run in (each.found for each in outcomes if each.found):
+            Schedule.of(run).save(setting.findings)
     whole = sum(each.exhausted for each in outcomes)
     says = f"{len(outcomes)} scenarios, {whole} of them exhausted at bound {bound}"
     detail = Detail(("scenario", "schedules", "states", "verdict"), tuple(map(_explored, outcomes)))
@@ -88,6 +92,9 @@ def replay(setting: Setting) -> Found:
         parts = replay_in_tlc(windows("the run", sink.config, sink.events)) if said.ok else []
     wrong = [] if report.right else [f"{report.verdict.rows_wrong} rows are wrong", *report.verdict.faults[:3]]
     wrong += [] if said.ok else [str(said)]
+    if setting.findings is not None and not said.ok:
+        setting.findings.mkdir(parents=True, exist_ok=True)
+        (setting.findings / "run.ndjson").write_text("\n".join(sink.lines()) + "\n", encoding="utf-8")
     wrong += [str(part) for part in parts if not part.ok]
     in_tlc = sum(part.events for part in parts)
     says = (

@@ -9,8 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ..check import Outcome, check
+from ..counterexample import Counterexample
 from ..jvm import find_toolchain
-from ..manifest import load_manifest
+from ..manifest import Manifest, load_manifest
 from ..mutants.verdicts import VERDICTS
 from ..report import CheckProgress
 from .evidence import Detail
@@ -28,9 +29,18 @@ def models(setting: Setting) -> Found:
     with CheckProgress(setting.console, len(chosen)) as progress:
         outcomes = check(manifest, chosen, find_toolchain(), setting.jobs, progress)
     wrong = [f"{each.model.name}: {each.surprise}" for each in outcomes if each.surprise]
+    if setting.findings is not None:
+        _save(setting.findings, manifest, outcomes)
     states = sum(each.result.progress.distinct for each in outcomes if each.result)
     detail = Detail(("model", "kind", "verdict", "states", "seconds"), tuple(map(_line, outcomes)))
     return Found(len(outcomes), "models", wrong, f"{states:,} distinct states", detail)
+
+
+def _save(folder: Path, manifest: Manifest, outcomes: list[Outcome]) -> None:
+    """The counterexample of each surprise."""
+    for each in outcomes:
+        if each.surprise and each.result and each.result.steps:
+            Counterexample.of(each.model.name, each.result, each.model.purpose, manifest.threads).save(folder)
 
 
 def _line(outcome: Outcome) -> tuple[str, ...]:

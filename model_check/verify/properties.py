@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..manifest import Manifest, load_manifest
+from ..mutants.code import load_code_mutants
 from ..mutants.verdicts import Verdicts, load_verdicts
 from ..words import in_words
 
 
 @dataclass(frozen=True)
 class Proven:
-    """A property: its words, the models that check it, and the mutants that it kills, each with the model that showed
-    it."""
+    """A property: its words, the models that check it, and the mutants that it kills, each with the model or
+    the scenario that showed it."""
 
     name: str
     says: str
@@ -40,10 +41,12 @@ def proven(manifest: Manifest | None = None, verdicts: Verdicts | None = None) -
 
 
 def _kills(manifest: Manifest, verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
-    """Property, mutant, and the model that showed it: those of the manifest, then the generated ones."""
+    """Property, mutant, and the model or scenario that shows it: of the manifest, of the code, generated ones."""
     for model in manifest.models.values():
         if model.kills:
             yield model.kills, model.name, model.name
+    for slip in load_code_mutants().values():
+        yield slip.breaks, slip.name, slip.scenarios[0]
     for name, record in verdicts.mutants.items():
         if record.killed_by and record.model:
             yield record.killed_by, name, record.model

@@ -33,11 +33,15 @@ def report_page(report: Report, properties: Sequence[Proven], found: Sequence[Fi
 
 def _row(each: Evidence) -> str:
     sign = f"{SIGNS[each.verdict]} {each.verdict.value}"
-    link = f'<a href="#{escape(each.kind)}">{escape(each.kind)}</a>' if each.detail else escape(each.kind)
+    link = f'<a href="#{_id(each)}">{escape(each.kind)}</a>' if each.detail else escape(each.kind)
     return (
         f'<tr class="{each.verdict.value}"><td class="sign">{sign}</td><td>{link}</td><td>{escape(each.what)}</td>'
         f"<td>{each.count:,} {escape(each.unit)}</td><td>{lasted(each.seconds)}</td><td>{escape(each.says)}</td></tr>"
     )
+
+
+def _id(each: Evidence) -> str:
+    return escape(each.kind.replace(" ", "-"))
 
 
 def _details(evidence: Sequence[Evidence]) -> Iterator[str]:
@@ -45,7 +49,7 @@ def _details(evidence: Sequence[Evidence]) -> Iterator[str]:
         if each.detail is not None:
             state = " open" if each.verdict is Verdict.FAILS else ""
             yield (
-                f'<details id="{escape(each.kind)}"{state}><summary>{SIGNS[each.verdict]} {escape(each.kind)}: '
+                f'<details id="{_id(each)}"{state}><summary>{SIGNS[each.verdict]} {escape(each.kind)}: '
                 f"{len(each.detail.rows):,} lines</summary>{_table(each.detail)}</details>"
             )
 

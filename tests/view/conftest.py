@@ -10,12 +10,12 @@ import pytest
 from palimpsest.cli import main
 from palimpsest.prefix_cache.controller import PrefixCacheController as Controller
 from palimpsest.trace import NdjsonSink
-from tests.explore.test_planted import write_pool
 from tests.support import tag_of
 from tests.trace.test_replay import busy_run
 from tests.view.browser import MISSING, Browser, chromium, is_there
+from tests.view.slip import SCENARIO, woken_before_the_record
 
-SCENARIO, MODEL = "save-waits-for-the-last-write", "mutant-page-left-early"
+MODEL = "mutant-page-left-early"
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def schedule(files: Path) -> Path:
     """A schedule that finds a slip in the code; while the fixture lives, the slip is there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Controller, "_write_pool", write_pool("pool", "page", "wake", "record"))
+        patch.setattr(Controller, "_write_pool", woken_before_the_record)
         assert main(["explore", SCENARIO, "--out", str(files)]) == 1
         assert main(["view", str(files / f"{SCENARIO}.json"), "-o", str(files / "schedule.html")]) == 0
     return files / "schedule.html"

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from selenium.webdriver.common.by import By
 
+from palimpsest.cli import main
+from palimpsest.prefix_cache.controller import PrefixCacheController as Controller
+from palimpsest_model_check.explore.saved import Schedule
+from palimpsest_model_check.explore.scenarios import SCENARIOS
+from palimpsest_model_check.verify import of_code
+from palimpsest_model_check.verify import run as of_run
 from palimpsest_model_check.verify.evidence import Detail, Evidence, Report, Verdict
 from palimpsest_model_check.verify.findings import findings
+from palimpsest_model_check.verify.kind import Found, Kind, Kinds, Setting
 from palimpsest_model_check.verify.markdown import headline, markdown
 from palimpsest_model_check.verify.properties import proven
 from palimpsest_model_check.verify.report_page import report_page
 from palimpsest_model_check.words import load_words
 from tests.view.browser import Browser
 from tests.view.conftest import MODEL
+from tests.view.slip import SCENARIO, woken_before_the_record
 
 BEGUN = "2026-01-01T00:00:00+00:00"
 MODELS = Detail(("model", "verdict"), (("takeover", "ok"), ("<late>", "ReadIntegrity")))
@@ -96,3 +107,37 @@ def test_the_page_shows_verdict_evidence_properties_and_the_counterexample(
     finally:
         driver.switch_to.default_content()
     assert browser.complaints() == []
+
+
+@pytest.fixture
+def finding(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only kind of evidence finds a counterexample."""
+
+    def run(setting: Setting) -> Found:
+        setting.findings.mkdir(parents=True, exist_ok=True)
+        (setting.findings / f"{MODEL}.json").write_bytes((files / f"{MODEL}.json").read_bytes())
+        return Found(1, "models", ["one is wrong"])
+
+    monkeypatch.setattr(of_run, "KINDS", Kinds.of(Kind("models", "each is right", run)))
+
+
+@pytest.mark.usefixtures("finding")
+def test_verify_writes_the_page_and_the_comment_with_what_it_found_and_not_what_an_earlier_run_did(tmp_path):
+    page, comment, out = (tmp_path / name for name in ("report.html", "report.md", "findings"))
+    out.mkdir()
+    (out / "older.json").write_text("{}")
+    os.utime(out / "older.json", (0, 0))
+    assert main(["verify", "--html", str(page), "--markdown", str(comment), "--out", str(out)]) == 1
+    assert comment.read_text().startswith("### Palimpsest: ✗ fails: models\n")
+    assert f"- `{MODEL}.json`: step 12" in comment.read_text()
+    assert "✗ fails: models" in page.read_text()
+    assert "srcdoc=" in page.read_text()
+
+
+def test_explore_saves_the_schedule_of_what_it_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr(Controller, "_write_pool", woken_before_the_record)
+    monkeypatch.setattr(of_code, "SCENARIOS", {SCENARIO: SCENARIOS[SCENARIO]})
+    setting = Setting(True, 1, 0, Console(file=io.StringIO()), tmp_path / "found")
+    assert of_code.explore.evidence(setting).verdict is Verdict.FAILS
+    (saved,) = (tmp_path / "found").iterdir()
+    assert "RecordBeforeWake" in Schedule.load(saved).finding
