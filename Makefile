@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.palimpsest-ready
 CODE := impl/palimpsest $(wildcard model_check)
 
-.PHONY: demo test check mutants explore lint format conformance clean
+.PHONY: demo test check mutants explore soak verify lint format conformance clean
 
 demo: $(READY)
 	$(BIN)/palimpsest demo $(ARGS)
@@ -25,6 +25,14 @@ mutants: $(READY)
 # The real threads in every order with at most one preemption.
 explore: $(READY)
 	$(BIN)/palimpsest explore $(ARGS)
+
+# Random programs with faults for ten minutes: `make soak ARGS="--seconds 60"` for one.
+soak: $(READY)
+	$(BIN)/palimpsest soak $(ARGS)
+
+# Every kind of evidence, and one table: `make verify ARGS=--quick` in six minutes.
+verify: $(READY)
+	$(BIN)/palimpsest verify $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

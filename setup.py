@@ -11,7 +11,7 @@ from setuptools import find_namespace_packages, setup
 CHECK = "palimpsest_model_check"
 FOLDERS = {CHECK: "model_check", f"{CHECK}._data.spec": "spec"}
 
-DATA = ["*.tla", "*.cfg", "*.toml", "*.json", "*.md", "*.java", "*.class", "*.txt"]
+DATA = ["*.tla", "*.cfg", "*.toml", "*.json", "*.md", "*.java", "*.class", "*.txt", "*.html", "*.css", "*.js"]
 
 renamed = {package: folder for package, folder in FOLDERS.items() if Path(folder).is_dir()}
 below = find_namespace_packages("model_check") if CHECK in renamed else []

@@ -226,3 +226,23 @@ def to_json(value: Value) -> Any:
             return {"text": value.text}
         case _:
             return value
+
+
+def from_json(value: Any) -> Value:
+    """The value of which `to_json` gave `value`. Raises `ValueError` for anything else."""
+    match value:
+        case bool() | int() | str():
+            return value
+        case list():
+            return tuple(map(from_json, value))
+        case {"set": list(members), **rest} if not rest:
+            return frozenset(map(from_json, members))
+        case {"record": dict(fields), **rest} if not rest:
+            return Function.of({key: from_json(each) for key, each in fields.items()})
+        case {"function": list(pairs), **rest} if not rest:
+            return Function.of({from_json(key): from_json(each) for key, each in pairs})
+        case {"model value": str(name), **rest} if not rest:
+            return ModelValue(name)
+        case {"text": str(text), **rest} if not rest:
+            return Text(text)
+    raise ValueError(f"not a value of a counterexample: {value!r:.60}")

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
-from palimpsest.actions import ACTIONS
-from tests.support import Script
+from tests.support import Script, tag_of
+
+pytest_plugins = ["palimpsest.testing", "pytester"]
 
 torch.set_num_threads(2)
 
-#: how often each action of the specification was taken in the accepted traces of this session
-TAKEN: Counter[str] = Counter()
+# generated programs: always the same few by default, `--hypothesis-profile soak` for many others
+_ANY_TIME: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("few", derandomize=True, max_examples=30, stateful_step_count=25, **_ANY_TIME)
+settings.register_profile("soak", max_examples=1000, stateful_step_count=60, **_ANY_TIME)
+settings.load_profile("few")
+
+
+def pytest_palimpsest_tag() -> Any:
+    """The rows of these tests carry their identities."""
+    return tag_of
 
 
 @pytest.fixture(params=["eager", "threaded"])
@@ -25,9 +34,9 @@ def eager(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def script(request: pytest.FixtureRequest) -> Iterator[Callable[..., Script]]:
-    """Makes scripted runners. At the end of the test each one's cache holds nothing, and its trace is one that
-    the specification accepts, unless the test is marked `forges` with the reason why its trace cannot be."""
+def script() -> Iterator[Callable[..., Script]]:
+    """Makes scripted runners. At the end of the test each one's cache holds nothing; `palimpsest.testing` replays its
+    trace."""
     made: list[Script] = []
 
     def make(*args: Any, **options: Any) -> Script:
@@ -35,39 +44,14 @@ def script(request: pytest.FixtureRequest) -> Iterator[Callable[..., Script]]:
         return made[-1]
 
     yield make
-    forged = request.node.get_closest_marker("forges")
     for each in made:
         each.close()
-        if forged is None:
-            verdict = each.verdict()
-            assert verdict.ok, str(verdict)
-            TAKEN.update(verdict.actions)
-
-
-@pytest.fixture(scope="session")
-def taken() -> Counter[str]:
-    """Where a test counts the actions of an accepted trace that it recorded by itself."""
-    return TAKEN
-
-
-def untaken() -> list[str]:
-    """The actions of the specification that no accepted trace of this session has."""
-    return sorted(ACTIONS.keys() - TAKEN.keys())
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many of the specification's actions the session's traces took."""
-    if TAKEN:
-        events, missing = sum(TAKEN.values()), untaken()
-        says = (
-            f"{len(ACTIONS) - len(missing)} of the specification's {len(ACTIONS)} actions in {events:,} replayed events"
-        )
-        terminalreporter.write_line(says + (f"; none of {', '.join(missing)}" if missing else ""))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A whole session in which some action never occurred has failed."""
     config = session.config
     selected = bool(config.option.keyword or config.option.markexpr or config.option.collectonly)
-    if exitstatus == 0 and not selected and config.args == config.getini("testpaths") and untaken():
+    replayed: Any = config.pluginmanager.getplugin("palimpsest-replay")
+    if exitstatus == 0 and not selected and config.args == config.getini("testpaths") and replayed.untaken:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -45,7 +45,7 @@ class CoFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """What the job gave, or its error. Raises `TimeoutError` when that took too long."""
-        self._scheduler.point("wait for", self.name, self.done, seconds=timeout)
+        self._scheduler.wait(self.name, self.done, timeout)
         if not self.done():
             raise TimeoutError
         if self.stage == "cancelled":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .finding import Finding
 from .scenario import Scenario
@@ -24,6 +25,8 @@ class Run:
     finding: Finding | None
     #: whether the strategy left it, since it would go on as an earlier one did
     left: bool
+    #: of its cache, as a trace's header has it
+    config: dict[str, Any]
 
 
 @dataclass
@@ -58,7 +61,7 @@ def run_once(scenario: Scenario, strategy: Strategy) -> Run:
         scheduler.run()
         if scheduler.finding is None and not scheduler.left:
             script.close()
-    return Run(scenario, scheduler.steps, scheduler.finding, scheduler.left)
+    return Run(scenario, scheduler.steps, scheduler.finding, scheduler.left, script.watch.config)
 
 
 def explore(

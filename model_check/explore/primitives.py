@@ -142,7 +142,7 @@ class CoCondition:
         name = me.name if me is not None else "main"
         self._waiting.append(name)
         self._lock.release()
-        self._scheduler.point("wait for", self.name, lambda: self._may_return(name), seconds=timeout)
+        self._scheduler.wait(self.name, lambda: self._may_return(name), timeout)
         notified = name not in self._waiting
         if not notified:
             self._waiting.remove(name)
@@ -191,7 +191,7 @@ class CoEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the event is set; False when that took too long."""
-        self._scheduler.point("wait for", self.name, self.is_set, seconds=timeout)
+        self._scheduler.wait(self.name, self.is_set, timeout)
         return self._flag
 
     def state(self) -> Hashable:

@@ -225,6 +225,33 @@ def older_tenant_writes_late(s: Script) -> None:
     s.build(s.step({"c": hit([0, 1], 2, 1)}, "d"))
 
 
+@scenario("S64", "a slot that a live request loses and takes back has the rows that it wrote last")
+def slot_taken_back_by_a_live_request(s: Script) -> None:
+    with s.setup():
+        s.run({"a": prefill([0], 2)}, "d")
+        s.run({"b": prefill([0], 2)}, "d")
+    s.build(s.step({"a": more([0], 0, 2)}, "d", finished=["b"]))
+    s.build(s.step({"c": hit([0, 1], 2, 1)}, "d", finished=["a"]))
+
+
+@scenario("S65", "a write that is under way when its block is given away does not make the next tenant's rows readable")
+def block_reused_during_its_write(s: Script) -> None:
+    with s.setup():
+        s.run({"a": prefill([0], 2)}, "d")
+    s.idle(finished=["a"])
+    s.forward()
+    s.build(s.step({"b": prefill([0], 2)}, "d"))
+    s.idle()
+
+
+@scenario("S09", "a key that a block's next tenant does not write is absent there, although its last one did")
+def key_that_the_next_tenant_does_not_write(s: Script) -> None:
+    with s.setup():
+        s.run({"a": prefill([0], 2)}, "d")
+    s.build(s.step({"b": more([0], 0, 2)}, finished=["a"]))
+    s.build(s.step({"c": hit([0, 1], 2, 1)}, "d"))
+
+
 # ------------------------------------------------------------------ the byte budget
 
 
@@ -331,6 +358,12 @@ def failure_of_a_same_step_hit(s: Script) -> None:
     with s.setup():
         s.run({"z": prefill([0], 2)})
     s.run({"a": prefill([0], 2), "b": hit([0, 1], 2, 1)}, finished=["z"])
+
+
+@scenario("S49", "each copy of a step of two requests fails in turn, and nobody waits for the other's rows", **FAILED)
+def failure_of_a_batch(s: Script) -> None:
+    s.run({"a": prefill([0], 2), "b": prefill([1], 2)})
+    s.run({"a": more([0, 2], 2), "b": more([1, 3], 2)})
 
 
 @scenario("S53", "each copy of a flush fails in turn", {"gpu_staging_bytes": 2 * ROW}, **FAILED)

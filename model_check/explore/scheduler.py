@@ -16,6 +16,9 @@ from typing import Protocol
 from .finding import Finding
 from .threads import FAILS, GOES, LATE, Abandon, Operation, Option, Step, Thread
 
+#: the lock that must never cover a wait
+STATE_LOCK = "the state lock"
+
 
 class Strategy(Protocol):
     """Chooses at each point of a run."""
@@ -117,6 +120,13 @@ class Scheduler:
         me.frame = None
         self._go_on()
         return self.steps[-1].how
+
+    def wait(self, on: str, ready: Callable[[], bool], seconds: float | None = None) -> str:
+        """As `point`, to wait for what another thread does: nobody may do so while he holds the state lock."""
+        if self.current is not None and (STATE_LOCK, self.current.name) in self.held():
+            says = f"{self.current.name} waits for {on} while it holds {STATE_LOCK}"
+            self.find(Finding("wait under lock", says, ("NoWaitUnderLock",)))
+        return self.point("wait for", on, ready, seconds=seconds)
 
     def _go_on(self) -> None:
         if self._over:

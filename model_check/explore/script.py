@@ -21,7 +21,7 @@ from .finding import Finding
 from .memory import SharedRows
 from .model import BLOCK_SIZE, NUM_BLOCKS, WIDTH, Identity, Model, Part, View, tag_of
 from .primitives import CooperativeSync
-from .scheduler import Scheduler
+from .scheduler import STATE_LOCK, Scheduler
 from .threads import Abandon, Thread
 from .watch import Watch
 
@@ -63,7 +63,7 @@ class Script:
     def _name_primitives(self) -> None:
         cache, controller = self.cache, self.cache._controller
         names: dict[str, Any] = {
-            "the state lock": cache._state_lock,
+            STATE_LOCK: cache._state_lock,
             "the task lock": controller._lock,
             "the page lock": controller.staging._lock,
             "work": controller._work,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable
 from types import FrameType
 from typing import Any, NamedTuple
 
+from palimpsest.trace import Event
+
 from .digest import digest
 
 #: how a chosen thread goes on
@@ -47,11 +49,17 @@ class Option(NamedTuple):
 class Step:
     """What one thread did between two choices."""
 
-    __slots__ = ("actions", "how", "on", "thread", "what")
+    __slots__ = ("events", "how", "on", "thread", "what")
 
     def __init__(self, thread: str, how: str, what: str, on: str) -> None:
         self.thread, self.how, self.what, self.on = thread, how, what, on
-        self.actions: list[str] = []
+        #: of the protocol, that it logged
+        self.events: list[Event] = []
+
+    @property
+    def actions(self) -> list[str]:
+        """The names of its events."""
+        return [event.action for event in self.events]
 
     @property
     def operation(self) -> str:

@@ -21,12 +21,15 @@ class Watch:
 
     def __init__(self, scheduler: Scheduler, tag: Tag) -> None:
         self.tag: Tag | None = tag
+        #: what the cache was made with
+        self.config: dict[str, Any] = {}
         self._scheduler = scheduler
         self._machine: Machine | None = None
         self._digest: bytes | None = None
 
     def begin(self, config: dict[str, Any]) -> None:
         """Start the checker."""
+        self.config = config
         self._machine = Machine(config)
 
     def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None:
@@ -34,11 +37,12 @@ class Watch:
         assert self._machine is not None
         scheduler, thread = self._scheduler, self._scheduler.current
         scheduler.events, self._digest = scheduler.events + 1, None
+        event = Event(scheduler.events, thread.name if thread else "main", action, args, post)
         if thread is not None:
-            scheduler.steps[-1].actions.append(action)
+            scheduler.steps[-1].events.append(event)
             thread.seen.append((action, args, post))
         try:
-            self._machine.take(Event(scheduler.events, thread.name if thread else "main", action, args, post))
+            self._machine.take(event)
         except RejectedError as rejection:
             scheduler.find(Finding.of_rejection(action, rejection))
         except _MALFORMED as error:

@@ -127,6 +127,7 @@ def test_shutdown_wakes_a_reader_that_waits_for_a_write_which_never_comes(script
         reader.result()
 
 
+@pytest.mark.forges("a thread outlives the cache, and the specification has no such thread")
 def test_a_thread_that_a_stuck_copy_keeps_is_named_and_the_call_returns(monkeypatch):
     s = Script(eager=False, staging_claim_timeout_s=HASTY_S)
     with held_at(s.cache._pool, "write") as gate:

@@ -57,9 +57,8 @@ def changed(trace: TlcTrace, name: str, place: int, **fields: Any) -> TlcTrace:
 
 
 @pytest.mark.slow
-def test_a_whole_run_is_accepted_eager_and_threaded_and_so_are_its_projections(threaded, taken):
+def test_a_whole_run_is_accepted_eager_and_threaded_and_so_are_its_projections(threaded):
     config, events = threaded
-    taken.update(event.action for event in events)
     traces = [whole("threaded", config, events), whole("eager", *recorded(eager=True))]
     traces += [translate(f"blocks {pair}", config, events, pair) for pair in busiest_pairs(events, 2)]
     verdicts = replay_in_tlc(traces)

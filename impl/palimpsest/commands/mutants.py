@@ -1,19 +1,26 @@
-"""`palimpsest mutants`: mutants of the specification, each of which a property must kill."""
+"""`palimpsest mutants`: mutants of the specification, or of the code, each of which a property must kill."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .check import LOG_WIDTH, positive, terminable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _DESCRIPTION = """\
 Makes mutants of the specification, each with one mistake: a guard dropped, an update not made, a premise of a
 property dropped, or a mistake of the catalogue. TLC must find a model of the quick set in which a property kills
 each; a survivor must be explained, and each property must kill a mutant that no other kills. Verdicts are kept by
 content: only what changed is run, and what --sample or --all ask for besides.
+
+With --code it makes mutants of the package instead: slips of a concurrency change, each as a replacement in the text
+that a process imports. Exploring schedules of the real threads must catch each, by the property that the catalogue
+names; the same schedule must find nothing in the unchanged code.
 
 Exits with 1 on an unexplained survivor, and with 2 where nothing can be checked."""
 
@@ -27,6 +34,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="run those with this in their names")
+    parser.add_argument("--code", action="store_true", help="mutants of the code instead of the specification")
     parser.add_argument("--all", action="store_true", help="run all, whatever changed")
     parser.add_argument("--sample", type=_part, default=0.0, metavar="PART", help="run a random part besides, as 0.1")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random part (0)")
@@ -57,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
+        if args.code:
+            return _run_code(args, console)
         manifest = load_manifest(args.manifest, args.spec) if args.manifest else load_manifest(spec=args.spec)
         session = Session(manifest, args.data)
         if args.list:
@@ -71,3 +81,13 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("palimpsest mutants: interrupted; what came out so far is kept", file=sys.stderr)
         return 130
+
+
+def _run_code(args: argparse.Namespace, console: Console) -> int:
+    from palimpsest_model_check.mutants.code_report import mutant_list, run_code_mutants, select
+
+    if args.list:
+        console.print(mutant_list(select(args.mutants)))
+        return 0
+    with terminable():
+        return 0 if run_code_mutants(args.mutants, args.jobs, console) else 1

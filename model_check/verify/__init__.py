@@ -1,0 +1,1 @@
+"""Every kind of evidence in one run, and one report of it."""

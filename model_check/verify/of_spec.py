@@ -1,0 +1,74 @@
+"""Evidence on the specification: its models, its mutants."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from ..check import Outcome, check
+from ..counterexample import Counterexample
+from ..jvm import find_toolchain
+from ..manifest import Manifest, load_manifest
+from ..mutants.verdicts import VERDICTS
+from ..report import CheckProgress
+from .evidence import Detail
+from .kind import Found, MissingError, Setting, kind
+
+#: of the mutants whose verdicts are kept, how many a quick run tries again
+QUICK_PART = 0.01
+
+
+@kind("models", "TLC's verdict on each model, reach model and mutant of the manifest is the expected one")
+def models(setting: Setting) -> Found:
+    """The quick set, or all."""
+    manifest = load_manifest()
+    chosen = manifest.select(which="quick" if setting.quick else "full")
+    with CheckProgress(setting.console, len(chosen)) as progress:
+        outcomes = check(manifest, chosen, find_toolchain(), setting.jobs, progress)
+    wrong = [f"{each.model.name}: {each.surprise}" for each in outcomes if each.surprise]
+    if setting.findings is not None:
+        _save(setting.findings, manifest, outcomes)
+    states = sum(each.result.progress.distinct for each in outcomes if each.result)
+    detail = Detail(("model", "kind", "verdict", "states", "seconds"), tuple(map(_line, outcomes)))
+    return Found(len(outcomes), "models", wrong, f"{states:,} distinct states", detail)
+
+
+def _save(folder: Path, manifest: Manifest, outcomes: list[Outcome]) -> None:
+    """The counterexample of each surprise."""
+    for each in outcomes:
+        if each.surprise and each.result and each.result.steps:
+            Counterexample.of(each.model.name, each.result, each.model.purpose, manifest.threads).save(folder)
+
+
+def _line(outcome: Outcome) -> tuple[str, ...]:
+    counted = (f"{outcome.result.progress.distinct:,}", f"{outcome.result.seconds:.1f}") if outcome.result else ("", "")
+    return (outcome.model.name, outcome.model.kind, outcome.surprise or outcome.verdict, *counted)
+
+
+@kind("mutants", "each mistake in the specification is caught by a property")
+def mutants(setting: Setting) -> Found:
+    """What changed and a sample besides, or all. The verdicts kept in the installation stay as they are."""
+    try:
+        from ..mutants.session import Session, Which
+    except ModuleNotFoundError as error:
+        raise MissingError(f"{error}: pip install 'palimpsest-cache[mutants]'") from error
+    with tempfile.TemporaryDirectory(prefix="palimpsest-mutants-") as name:
+        folder = Path(name)
+        for file in VERDICTS.parent.glob("*.*ml"):
+            shutil.copy(file, folder)
+        shutil.copy(VERDICTS, folder)
+        session = Session(load_manifest(), folder)
+        which = Which(all=not setting.quick, part=QUICK_PART, seed=setting.seed)
+        chosen = session.selected(which)
+        with (folder / "log.txt").open("w", encoding="utf-8") as log:
+            right = session.run(which, setting.jobs, Console(file=log, width=160))
+        said = (folder / "log.txt").read_text(encoding="utf-8").splitlines()
+    killed = [each for each in chosen if (known := session.verdicts.mutants.get(each.name)) and known.killed_by]
+    says = f"{len(killed)} killed, {len(chosen) - len(killed)} explained; verdicts of {len(session.mutants)} mutants"
+    records = [(each, session.verdicts.mutants.get(each.name)) for each in chosen]
+    rows = tuple((each.name, (known and known.killed_by) or "explained", each.says) for each, known in records)
+    wrong = [] if right else [line for line in said[-12:] if line.strip()]
+    return Found(len(chosen), "mutants", wrong, says, Detail(("mutant", "killed by", "says"), rows))

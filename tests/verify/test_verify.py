@@ -1,0 +1,122 @@
+"""`palimpsest verify`: what it runs, what it says, and its verdict."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from palimpsest import cli
+from palimpsest_model_check.errors import CheckError
+from palimpsest_model_check.verify import of_code
+from palimpsest_model_check.verify.evidence import Report, Verdict
+from palimpsest_model_check.verify.kind import Found, Kind, Kinds, MissingError, Setting
+from palimpsest_model_check.verify.run import KINDS, report_table, verify
+
+pytestmark = pytest.mark.forges("the kinds replay their own traces")
+
+
+def setting(**options) -> Setting:
+    return Setting(**{"quick": True, "jobs": 1, "seed": 0, "console": Console(file=io.StringIO()), **options})
+
+
+def raises(error: Exception):
+    def run(_: Setting) -> Found:
+        raise error
+
+    return run
+
+
+def kind(run) -> Kind:
+    return Kind("a kind", "something", run)
+
+
+def test_every_kind_of_evidence_has_a_name():
+    assert list(KINDS) == [
+        "models", "mutants", "code mutants", "explore", "replay", "mirror", "programs", "soak", "tests",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict", "says"),
+    [
+        (lambda _: Found(3, "things", [], "all"), Verdict.HOLDS, "all"),
+        (lambda _: Found(3, "things", ["one is wrong", "two"]), Verdict.FAILS, "one is wrong; two"),
+        (lambda _: Found(0, "things", []), Verdict.FAILS, "no things: nothing was shown"),
+        (raises(MissingError("needs the repository")), Verdict.SKIPPED, "needs the repository"),
+        (raises(CheckError("no Java")), Verdict.FAILS, "CheckError: no Java"),
+        (raises(OSError("disk full")), Verdict.FAILS, "OSError: disk full"),
+    ],
+)
+def test_what_a_kind_gives_is_its_verdict(run, verdict, says):
+    evidence = kind(run).evidence(setting())
+    assert (evidence.verdict, evidence.says) == (verdict, says)
+
+
+def test_one_kind_that_fails_makes_the_report_fail_and_the_others_are_run_all_the_same():
+    ran = []
+    first = Kind("first", "fails", lambda _: ran.append("first") or Found(1, "things", ["wrong"]))
+    second = Kind("second", "holds", lambda _: ran.append("second") or Found(1, "things", []))
+    report = verify(Kinds.of(first, second).select(()), setting())
+    assert ran == ["first", "second"]
+    assert not report.ok
+    console = Console(file=io.StringIO(), width=160)
+    console.print(report_table(report))
+    assert "FAILS" in console.file.getvalue()
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_writes_the_report_and_gives_the_verdict(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(of_code, "QUICK_PROGRAMS", 4)
+    monkeypatch.setattr(of_code, "QUICK_SCHEDULES", 2)
+    path = tmp_path / "report.json"
+    kinds = ["mirror", "programs", "explore"]
+    assert cli.main(["verify", "--quick", "--jobs", "1", "--json", str(path), *kinds]) == 0
+    out = capsys.readouterr().out
+    report = Report.load(path)
+    assert report.ok
+    assert report.quick
+    assert [each.kind for each in report.evidence] == kinds
+    assert all(each.kind in out and each.count > 0 for each in report.evidence)
+    assert json.loads(path.read_text())["ok"] is True
+
+
+def test_what_a_program_finds_makes_the_command_fail(capsys, monkeypatch):
+    from palimpsest.prefix_cache.hits import HitReader
+
+    monkeypatch.setattr(HitReader, "drop_all", lambda self, reads: [])
+    monkeypatch.setattr(of_code, "QUICK_PROGRAMS", 2)
+    assert cli.main(["verify", "--quick", "programs"]) == 1
+    assert "1 fails" in capsys.readouterr().out
+
+
+def test_a_kind_that_there_is_not_is_refused_by_name(capsys):
+    assert cli.main(["verify", "hearsay"]) == 2
+    assert "no kind of evidence hearsay; there are models, mutants" in capsys.readouterr().err
+
+
+def test_the_tests_say_that_they_need_the_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr("palimpsest.__path__", [str(tmp_path / "site-packages" / "palimpsest")])
+    evidence = KINDS["tests"].evidence(setting())
+    assert evidence.verdict is Verdict.SKIPPED
+    assert "needs the repository" in evidence.says
+
+
+def test_the_tests_are_counted_and_those_that_failed_are_named(tmp_path, monkeypatch):
+    (tmp_path / "impl" / "palimpsest").mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "conftest.py").write_text("")
+    (tmp_path / "tests" / "test_it.py").write_text("def test_holds(): pass\ndef test_fails(): assert 0\n")
+    monkeypatch.setattr("palimpsest.__path__", [str(tmp_path / "impl" / "palimpsest")])
+    evidence = KINDS["tests"].evidence(setting(quick=False))
+    assert evidence.verdict is Verdict.FAILS
+    assert evidence.count == 1
+    assert "test_it.py::test_fails" in evidence.says
+
+
+def test_the_kinds_are_listed(capsys):
+    assert cli.main(["verify", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in KINDS)
