@@ -40,6 +40,12 @@ CostHere(plan) == IF E.action = "reserve" THEN E.size ELSE 0
 \* Hits that the step's own rows overtake, also where those were left out. (It stands for Overtaken.)
 OvertakenHere(plan) == {r \in Hits(plan) : Range(plan.hits[r]) \cap PlanSlots(plan) # {} \/ r \in plan.again}
 
+\* A flush that was left out may also have brought an open task to its end. (It stands for CanTake.)
+CanTakeHere(plan, r) ==
+    /\ openTask[r] \in DOMAIN tasks
+    /\ tasks[openTask[r]].state = "PENDING"
+    /\ tasks[openTask[r]].lost \cap (SlotsOf(plan, r) \X (plan.keys \cap Deferred)) = {}
+
 HitsOf(seq) == {x.hit : x \in Range(seq)}
 Gained(new, old) == {<<t, c>> \in UNION {{t} \X new[t].lost : t \in DOMAIN new} :
                         t \notin DOMAIN old \/ c \notin old[t].lost}

@@ -146,6 +146,7 @@ def _configuration(traces: Sequence[TlcTrace], explained: bool) -> str:
         "  Blocks <- TraceBlocks",
         "  Schedules <- NoSchedule",
         "  Overtaken <- OvertakenHere",
+        "  CanTake <- CanTakeHere",
         "  Cost <- CostHere",
     ]
     return "\n".join([*lines, *(f"  {name} = {value}" for name, value in constants.items()), ""])

@@ -42,7 +42,7 @@ QUICK_TESTS = ("tests/property", "tests/scenario", "tests/schedule", "tests/trac
 TESTS_LIMIT_S = 3600.0
 
 
-@kind("code mutants", "each slip of a concurrency change in the package is caught by its property, and no other")
+@kind("code-mutants", "each slip of a concurrency change in the package is caught by its property, and no other")
 def code_mutants(setting: Setting) -> Found:
     """A random sample, or all."""
     mutants = select(())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from palimpsest.prefix_cache.interface import ModelCachePolicy
 from palimpsest.trace import Event, MemorySink
 from palimpsest_model_check.jvm import find_jar
 from palimpsest_model_check.replay.machine import replay
@@ -19,7 +20,7 @@ from palimpsest_model_check.tlc_replay.literals import literal
 from palimpsest_model_check.tlc_replay.run import CLASSES, TlcVerdict
 from palimpsest_model_check.tlc_replay.selection import busiest_pairs
 from palimpsest_model_check.tlc_replay.translate import TlcTrace, translate
-from tests.support import tag_of
+from tests.support import more, prefill, tag_of
 from tests.trace.test_replay import busy_run
 
 CLASS = CLASSES / "tlc2" / "overrides" / "TLCOverrides.class"
@@ -66,6 +67,18 @@ def test_a_whole_run_is_accepted_eager_and_threaded_and_so_are_its_projections(t
     assert [verdict.events for verdict in verdicts] == [len(trace.events) for trace in traces]
     assert verdicts[0].events > 400
     assert all(100 < verdict.events < 500 for verdict in verdicts[2:])
+
+
+def test_a_projection_that_leaves_a_flush_out_goes_on_where_the_flush_ended_an_open_task(script):
+    s = script(ModelCachePolicy(deferred_keys=frozenset({"d"})), gpu_staging_bytes=4 * 16)
+    s.run({"a": prefill([0], 4)}, "d")
+    s.run({"b": prefill([1], 4)}, "d")  # a's task is flushed, written and drained
+    s.run({"a": more([0, 2], 4, 4)}, "d")
+    s.close()
+    s.trace.close()
+    assert any(event.action == "seal_oldest" for event in s.trace.events)
+    (verdict,) = replay_in_tlc([translate("blocks 0 and 2", s.trace.config, s.trace.events, (0, 2))])
+    assert verdict.ok, str(verdict)
 
 
 @pytest.mark.slow
