@@ -60,7 +60,7 @@ class BeginSide(CacheState):
     def _begin(self, schedule: steps.Schedule) -> BegunStep:
         size = self.config.block_size
         slots = {req_id: steps.hit_slots(blocks, size) for req_id, (_, blocks) in schedule.hits.items()}
-        begun = BegunStep(schedule.num_scheduled, schedule.hits, slots)
+        begun = BegunStep(schedule.num_scheduled, schedule.hits, slots, query_tokens=schedule.query_tokens)
         try:
             for req_id in schedule.hits:
                 self._plan_hit(begun, req_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from time import perf_counter_ns as now_ns
 
 import torch
 
@@ -65,7 +66,10 @@ class BuilderSide(EngineSide):
             for event in (ctx.d2h.event, ctx.snapshot_event):
                 if event is not None:
                     event.synchronize()
-            return {key: self._buffers.clone(view) for key, view in ctx.d2h.views.items()}
+            began = now_ns()
+            rows = {key: self._buffers.clone(view) for key, view in ctx.d2h.views.items()}
+            self.stats.count_delivery(ctx, now_ns() - began)
+            return rows
         finally:
             self._leave_page(ctx)
 

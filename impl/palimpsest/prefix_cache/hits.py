@@ -7,6 +7,7 @@ and finds out afterwards, by the versions, which of its rows must come from the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from time import perf_counter_ns as now_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,7 +132,9 @@ class HitReader:
             if out is None:
                 layout = self._pool.layout(read.key)
                 out = torch.empty((read.slots.size, *layout.row_shape), dtype=layout.dtype)
+            began = now_ns()
             self._gather(read, out)
+            read.gather_ns = now_ns() - began
             changed = self.end_fetch(read, out)
         except BaseException:
             self.drop_read([read])
@@ -182,6 +185,7 @@ class HitReader:
                 self.ensure_current(read.slots[stale], read.key, read.req_id, read.versions[stale])
             if not self.pending.drop(read):
                 raise StaleReadError(f"the read of key {read.key!r} for request {read.req_id!r} is over")
+            self._stats.count_fetch(read.key, read.present_rows(), read.gather_ns)
             if self._trace is not None:
                 self._trace.emit("end_fetch", *self._fetched(read, changed, rows))
             return changed
@@ -212,6 +216,7 @@ class HitReader:
         now = self._slots.get_slot_status(key).version[slots]
         moved = slots[now != versions]
         if moved.size:
+            self._stats.rows_rejected += int(moved.size)
             raise StaleReadError(
                 f"request {req_id!r}: {moved.size} rows of key {key!r} were reassigned after the read was planned "
                 f"(slots {moved[:8].tolist()}), and no copy was preserved"

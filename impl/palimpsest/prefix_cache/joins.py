@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import perf_counter_ns as now_ns
 
 from palimpsest.actions import action
 from palimpsest.errors import WaitTimeoutError, WriteFailedError
@@ -20,11 +21,11 @@ class JoinBoard(TaskBoard):
         `WaitTimeoutError` naming the task and its state when the bound runs out."""
         waited = self.join_begin(list(tids))
         if waited:
-            deadline = Deadline(self._sync, self._timeout_s)
+            deadline, began = Deadline(self._sync, self._timeout_s), now_ns()
             for task in waited:
                 if not task.is_finished() and not task.done.wait(deadline.left()):
                     raise self._late(task, "done")
-            self.join_end(waited)
+            self.join_end(waited, now_ns() - began)
         # A task that failed and was drained is no longer registered, and looks like one that was written.
         if self._lost is not None:
             raise WriteFailedError(f"{self._lost} failed before done") from self._causes.get(self._lost.tid)
@@ -37,15 +38,16 @@ class JoinBoard(TaskBoard):
                 return []
             tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
             if tasks:
-                self.stats.waits += not all(task.is_finished() for task in tasks)
+                self.stats.joins_waited += not all(task.is_finished() for task in tasks)
                 if self._trace is not None:
                     self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
             return tasks
 
     @action("join_end")
-    def join_end(self, tasks: list[WriteTask]) -> None:
+    def join_end(self, tasks: list[WriteTask], waited_ns: int = 0) -> None:
         """Raise for a task that failed instead of being written."""
         with self._lock:
+            self.stats.join_ns += waited_ns
             if self._trace is not None:
                 self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": _states(tasks)})
             lost = next((task for task in tasks if task.state is TaskState.FAILED), None)

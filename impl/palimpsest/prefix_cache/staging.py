@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableSet
+from time import perf_counter_ns as now_ns
 from typing import Any, NamedTuple
 
 import torch
@@ -182,7 +183,8 @@ class StagingPool:
         ]
 
     def _wait_for_page(self, deadline: Deadline) -> int:
-        self._stats.waits += 1
+        self._stats.page_waits += 1
+        began = now_ns()
         page: int | None = None
         while page is None:
             left = deadline.left()
@@ -190,6 +192,7 @@ class StagingPool:
                 raise StagingTimeoutError(self._explain(deadline.seconds))
             self._freed.wait(left)
             page = self._free_page()
+        self._stats.page_wait_ns += now_ns() - began
         return page
 
     def _free_page(self) -> int | None:
