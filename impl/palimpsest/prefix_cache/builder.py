@@ -69,6 +69,8 @@ class BuilderSide(EngineSide):
             began = now_ns()
             rows = {key: self._buffers.clone(view) for key, view in ctx.d2h.views.items()}
             self.stats.count_delivery(ctx, now_ns() - began)
+            if self._guard is not None:
+                self._guard.copied_out(ctx, {**rows, **{key: ctx.mm_cpu_snapshot[key] for key in ctx.deferred_keys}})
             return rows
         finally:
             self._leave_page(ctx)

@@ -47,7 +47,7 @@ class Committer(JoinBoard):
     ) -> None:
         super().__init__(config, sync, trace, stats)
         self._pool, self._copies = pool, Copies(self._timeout_s, sync)
-        self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=stats)
+        self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=stats, slow=self.slow)
 
     @property
     def staging(self) -> StagingPool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from time import perf_counter_ns as now_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from palimpsest.prefix_cache.slots import ABSENT, COMMITTED, IN_TRANSIT, NO_TASK
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.sync import LockLike
 from palimpsest.trace import Sink
+
+if TYPE_CHECKING:
+    from palimpsest.prefix_cache.row_checks import RowGuard
 
 IntArray = np.ndarray
 
@@ -56,6 +59,7 @@ class HitReader:
             trace,
         )
         self._stats = stats
+        self.guard: RowGuard | None = None
         self.pending = PendingReads(slots.num_slots)
 
     # The caller of the next four holds the state lock.
@@ -70,6 +74,8 @@ class HitReader:
                 self._plan_sources(read, status, table.writer[slots])
             except Exception as error:  # reported by the fetch: a step must not fail half published
                 read.error = PrefixCacheError(f"request {req_id!r}: no plan to read key {key!r}: {error}")
+        if self.guard is not None:
+            self.guard.planned(read)
         self.pending.add(read)
         return read
 
@@ -141,6 +147,8 @@ class HitReader:
             raise
         if changed is not None:
             read.copy_preserved(out, changed)
+        if self.guard is not None:
+            self.guard.fetched(read, out)
         return out
 
     def _gather(self, read: PendingRead, out: torch.Tensor) -> None:

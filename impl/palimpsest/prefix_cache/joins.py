@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from time import perf_counter_ns as now_ns
 
@@ -23,7 +24,7 @@ class JoinBoard(TaskBoard):
         if waited:
             deadline, began = Deadline(self._sync, self._timeout_s), now_ns()
             for task in waited:
-                if not task.is_finished() and not task.done.wait(deadline.left()):
+                if not task.is_finished() and not self._wait(task, "done", deadline):
                     raise self._late(task, "done")
             self.join_end(waited, now_ns() - began)
         # A task that failed and was drained is no longer registered, and looks like one that was written.
@@ -59,14 +60,21 @@ class JoinBoard(TaskBoard):
         deadline = Deadline(self._sync, self._timeout_s)
         for tid in tids:
             task = self._tasks.get(tid)
-            if task is not None and not task.host_ready.wait(deadline.left()):
+            if task is not None and not self._wait(task, "host_ready", deadline):
                 raise self._late(task, "host_ready")
             if task is not None and task.state is TaskState.FAILED:
                 raise WriteFailedError(f"{task} failed before host_ready") from self._causes.get(tid)
 
+    def _wait(self, task: WriteTask, what: str, deadline: Deadline) -> bool:
+        event: threading.Event = getattr(task, what)
+        return self.slow.within(deadline, event.wait, lambda: f"{self._awaited(task, what, 'has not reached')}")
+
     def _late(self, task: WriteTask, what: str) -> WaitTimeoutError:
-        return WaitTimeoutError(
-            f"task {task.tid} ({task.schedule.value}) did not reach {what} within {self._timeout_s:g} s: "
+        return WaitTimeoutError(self._awaited(task, what, "did not reach", f" within {self._timeout_s:g} s"))
+
+    def _awaited(self, task: WriteTask, what: str, how: str, bound: str = "") -> str:
+        return (
+            f"task {task.tid} ({task.schedule.value}) {how} {what}{bound}: "
             f"state={task.state.name}, request {task.req_id!r}; {self._who_writes()}"
         )
 

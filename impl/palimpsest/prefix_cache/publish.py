@@ -75,10 +75,13 @@ class PublishSide(BeginSide):
             self._check_open()  # shutdown took it
         assert begun is not None
         self.stats.freeze_ns += now_ns() - began
-        return StepContext(
+        ctx = StepContext(
             step_id, rows, begun.hits, begun.reads, begun.prefetches, StepCopies(page, views, event), snapshot,
             snapshot_event, frozenset(deferred.tensors if deferred is not None else ()), HIDDEN_KEY in views,
         )  # fmt: skip
+        if self._guard is not None:
+            self._guard.frozen(ctx, {**outputs.immediate, **(deferred.tensors if deferred is not None else {})})
+        return ctx
 
     @action("copy_lands")
     def copy_lands(self, args: dict[str, Any], views: Rows) -> None:
@@ -106,6 +109,8 @@ class PublishSide(BeginSide):
             published.dropped = self._drop_overtaken(begun, overtaken)
             with self._controller.lock:
                 self._claim(ctx, outputs, published)
+                if self._guard is not None:
+                    self._guard.claimed(ctx, self._slot_status, self._pool)
                 published.reads = [read for req_id in begun.hits for read in self._plan_hit(begun, req_id)]
                 self._step_ctxs[ctx.step_id], self._begun = ctx, None
                 self.stats.count_step(ctx, len(overtaken), begun.query_tokens, ctx.deferred_keys)

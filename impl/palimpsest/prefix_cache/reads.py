@@ -12,7 +12,7 @@ import torch
 from palimpsest.errors import PrefixCacheError
 
 if TYPE_CHECKING:
-    from palimpsest.prefix_cache.records import FrozenTask
+    from palimpsest.prefix_cache.records import FrozenTask, PageEvent
 
 IntArray = np.ndarray
 BoolArray = np.ndarray
@@ -42,6 +42,7 @@ class PendingRead:
         "rid",
         "slots",
         "staged_list",
+        "sums",
         "versions",
     )  # fmt: skip
 
@@ -56,6 +57,8 @@ class PendingRead:
         self.join_tids: list[int] = []
         self.error: PrefixCacheError | None = None
         self.fetching = False
+        #: the row checks' own
+        self.sums: tuple[torch.Tensor, PageEvent | None] | None = None
         #: how long its rows were copied
         self.gather_ns = 0
         self._preserved: torch.Tensor | None = None

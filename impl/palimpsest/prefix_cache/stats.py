@@ -35,7 +35,6 @@ class Stats:
     rows_preserved: int = 0
     rows_served: Rows = field(default_factory=dict)
     rows_rejected: int = 0
-    rows_corrupt: int = 0
     fetch_ns: int = 0
     # by the engine thread
     flushes: int = 0
@@ -51,7 +50,8 @@ class Stats:
     # under the page lock
     page_waits: int = 0
     page_wait_ns: int = 0
-    # under the lock below, which nothing else takes: builders
+    # under the lock below, which nothing else takes: those who deliver
+    rows_corrupt: int = 0
     rows_delivered: Rows = field(default_factory=dict)
     deliver_ns: int = 0
     _delivering: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -86,6 +86,11 @@ class Stats:
         for each in write.writes:
             self.rows_written[each.key] = self.rows_written.get(each.key, 0) + each.at.size
         self.pool_ns += nanoseconds
+
+    def count_corrupt(self, rows: int) -> None:
+        """Count rows that a row check found wrong."""
+        with self._delivering:
+            self.rows_corrupt += rows
 
     def count_delivery(self, ctx: StepContext, nanoseconds: int) -> None:
         """Count a step's own rows that were copied out to a caller."""

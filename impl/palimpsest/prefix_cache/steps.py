@@ -118,6 +118,8 @@ class StepContext:
     #: keys of the snapshot whose values are the step's rows
     deferred_keys: frozenset[str]
     has_hidden: bool
+    #: the row checks' own
+    sums: Any = None
 
 
 class Schedule(NamedTuple):
