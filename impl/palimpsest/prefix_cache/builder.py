@@ -14,6 +14,7 @@ from palimpsest.prefix_cache import steps
 from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.interface import HIDDEN_KEY
 from palimpsest.prefix_cache.merge import RowsByRequest, StepOutputs, append_rows, pass_through
+from palimpsest.prefix_cache.recording import recorded
 from palimpsest.prefix_cache.records import Rows
 from palimpsest.prefix_cache.state import all_reads
 from palimpsest.prefix_cache.steps import StepContext
@@ -22,6 +23,7 @@ from palimpsest.prefix_cache.steps import StepContext
 class BuilderSide(EngineSide):
     """`materialize`, which any thread may call while the engine is in a later step."""
 
+    @recorded
     @with_ordinary_tensors
     def materialize(self, step_id: int, req_ids: Collection[str]) -> StepOutputs:
         """The outputs of a saved step for `req_ids`: `[prefix rows of the hit | rows of this step]`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Iterable
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from palimpsest.prefix_cache.copies import Copies, has_accelerator
 from palimpsest.prefix_cache.hits import HitReader
 from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig, WriteSchedule
 from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.recording import Recording, recorder_of, tables_of
 from palimpsest.prefix_cache.requests import RequestTasks
 from palimpsest.prefix_cache.row_checks import make_guard
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
@@ -43,6 +45,10 @@ class CacheState:
         self, config: PrefixCacheConfig, view: GroupView, eager: bool | None, sync: Sync, trace: Sink | None
     ) -> None:
         self.config, self.stats = config, Stats()
+        recorder = recorder_of(config, trace)
+        #: writes the last events out when the cache raises; None where none are kept
+        self.recording = None if recorder is None else Recording(recorder, config.flight_recorder_dir)
+        trace = recorder if recorder is not None else trace
         self._view, self._sync, self._trace = view, sync, trace
         self._pinned = accelerated = has_accelerator()
         plan = plan_memory(config, config.layouts, config.layouts, pinned=self._pinned)
@@ -74,6 +80,8 @@ class CacheState:
         self._shape: BatchShape | None = None
         self._step_ids = itertools.count(1)
         self._log_start(str(plan))
+        if recorder is not None:
+            recorder.tables = partial(tables_of, self._slot_status, self._request_tasks)
         if trace is not None:
             trace.begin(
                 {
