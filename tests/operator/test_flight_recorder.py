@@ -55,7 +55,7 @@ def test_a_part_that_begins_in_the_middle_is_replayed_from_its_state(tmp_path, e
     s = recorded(tmp_path, eager=eager)
     parts = 0
     for turn in range(16):
-        serve(s, 7, 7 * turn)
+        serve(s, 6, 6 * turn)
         verdict = verdict_of(kept(s).dump(tmp_path / "on demand.ndjson"))
         assert verdict.ok, str(verdict)
         config, events = load(tmp_path / "on demand.ndjson")
