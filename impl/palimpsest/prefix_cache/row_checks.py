@@ -60,7 +60,7 @@ class RowGuard:
     def copied_out(self, ctx: StepContext, rows: Rows) -> None:
         """These are about to be delivered as a step's own rows."""
 
-    def page_freed(self, buffers: Rows) -> None:
+    def page_freed(self, page: int, buffers: Rows) -> None:
         """The last holder left a staging page; the page lock is held."""
 
     def forgotten(self, pool: PrefixBlockPool) -> None:
@@ -144,6 +144,14 @@ class PoisonGuard(RowGuard):
 
     _why = f"freed memory, filled with 0x{POISON:02x}"
 
+    def __init__(self, stats: Stats) -> None:
+        super().__init__(stats)
+        #: page -> rows of the step that holds it
+        self._used: dict[int, int] = {}
+
+    def frozen(self, ctx: StepContext, rows: Rows) -> None:  # noqa: ARG002  a hook's
+        self._used[ctx.d2h.staging_slot] = ctx.rows.shape.count
+
     def claimed(self, ctx: StepContext, slots: SlotTable, pool: PrefixBlockPool) -> None:
         at = ctx.rows.at
         for key in slots.keys:
@@ -160,9 +168,10 @@ class PoisonGuard(RowGuard):
             if wrong.any():
                 raise self._found(f"step {ctx.step_id}", key, ctx.rows.at[wrong])
 
-    def page_freed(self, buffers: Rows) -> None:
+    def page_freed(self, page: int, buffers: Rows) -> None:
+        used = self._used.pop(page, None)  # the rows behind them have the pattern already
         for rows in list(buffers.values()):  # the engine may give a page a key meanwhile
-            poison(rows)
+            poison(rows[:used])
 
     def forgotten(self, pool: PrefixBlockPool) -> None:
         for key in list(pool.layouts):

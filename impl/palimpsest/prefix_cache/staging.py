@@ -157,7 +157,7 @@ class StagingPool:
                 busy.discard(holder)
             if not busy:
                 if self.guard is not None:
-                    self.guard.page_freed(self._buffers[page])
+                    self.guard.page_freed(page, self._buffers[page])
                 self._freed.notify_all()
             if self._trace is not None:
                 args: dict[str, Any] = {"page": page, "left": [*holders, *map(StagingBufferHolder.for_task, tids)]}
