@@ -169,7 +169,7 @@ class PoisonGuard(RowGuard):
                 raise self._found(f"step {ctx.step_id}", key, ctx.rows.at[wrong])
 
     def page_freed(self, page: int, buffers: Rows) -> None:
-        used = self._used.pop(page, None)  # the rows behind them have the pattern already
+        used = self._used.pop(page, None)  # the rows behind them were not written since they were filled
         for rows in list(buffers.values()):  # the engine may give a page a key meanwhile
             poison(rows[:used])
 
