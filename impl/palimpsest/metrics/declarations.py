@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from palimpsest.prefix_cache.stats import by_key
+
 if TYPE_CHECKING:
     from palimpsest.prefix_cache.manager import PrefixCacheManager
 
@@ -52,7 +54,7 @@ def _copied_bytes(cache: Cache) -> Mapping[str, int]:
         "deliver": stats.rows_delivered,
     }
     return {
-        stage: sum(count * layouts[key].row_bytes for key, count in rows.copy().items() if key in layouts)
+        stage: sum(count * layouts[key].row_bytes for key, count in by_key(rows).items() if key in layouts)
         for stage, rows in stages.items()
     }
 
@@ -80,10 +82,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("steps", COUNTER, "Steps saved.", lambda c: c.stats.steps),
     Metric("step_tokens", COUNTER, "Tokens of the steps saved.", lambda c: c.stats.tokens),
     # rows
-    Metric("rows_saved", COUNTER, "Rows handed in.", lambda c: c.stats.rows_saved.copy(), "key"),
-    Metric("rows_written", COUNTER, "Rows written into the pool.", lambda c: c.stats.rows_written.copy(), "key"),
-    Metric("rows_served", COUNTER, "Rows of hits that were fetched.", lambda c: c.stats.rows_served.copy(), "key"),
-    Metric("rows_delivered", COUNTER, "Steps' own rows given out.", lambda c: c.stats.rows_delivered.copy(), "key"),
+    Metric("rows_saved", COUNTER, "Rows handed in.", lambda c: by_key(c.stats.rows_saved), "key"),
+    Metric("rows_written", COUNTER, "Rows written into the pool.", lambda c: by_key(c.stats.rows_written), "key"),
+    Metric("rows_served", COUNTER, "Rows of hits that were fetched.", lambda c: by_key(c.stats.rows_served), "key"),
+    Metric("rows_delivered", COUNTER, "Steps' own rows given out.", lambda c: by_key(c.stats.rows_delivered), "key"),
     Metric(
         "copied_bytes",
         COUNTER,

@@ -15,8 +15,17 @@ if TYPE_CHECKING:
     from palimpsest.prefix_cache.records import PoolWrite
     from palimpsest.prefix_cache.steps import StepContext
 
-#: rows by key
-Rows = dict[str, int]
+#: rows by the keys that have them: one entry for all keys of a step, so that a step costs one addition
+Rows = dict[tuple[str, ...], int]
+
+
+def by_key(rows: Rows) -> dict[str, int]:
+    """Rows by key. A copy is taken first, since the counts may grow meanwhile."""
+    found: dict[str, int] = {}
+    for keys, count in rows.copy().items():
+        for key in keys:
+            found[key] = found.get(key, 0) + count
+    return found
 
 
 @dataclass
@@ -63,13 +72,10 @@ class Stats:
 
     def count_step(self, ctx: StepContext, replanned: int, query_tokens: int, deferred: Collection[str]) -> None:
         """Count a published step."""
-        count, saved = ctx.rows.shape.count, self.rows_saved
+        count, keys = ctx.rows.shape.count, (*ctx.d2h.views, *deferred)
         self.steps += 1
         self.tokens += count
-        for key in ctx.d2h.views:
-            saved[key] = saved.get(key, 0) + count
-        for key in deferred:
-            saved[key] = saved.get(key, 0) + count
+        self.rows_saved[keys] = self.rows_saved.get(keys, 0) + count
         self.query_tokens += query_tokens
         if ctx.hits:
             self.hits += len(ctx.hits)
@@ -78,13 +84,13 @@ class Stats:
 
     def count_fetch(self, key: str, rows: int, nanoseconds: int) -> None:
         """Count a read that was served."""
-        self.rows_served[key] = self.rows_served.get(key, 0) + rows
+        self.rows_served[key,] = self.rows_served.get((key,), 0) + rows
         self.fetch_ns += nanoseconds
 
     def count_pool_write(self, write: PoolWrite, nanoseconds: int) -> None:
         """Count a pool write."""
         for each in write.writes:
-            self.rows_written[each.key] = self.rows_written.get(each.key, 0) + each.at.size
+            self.rows_written[each.key,] = self.rows_written.get((each.key,), 0) + each.at.size
         self.pool_ns += nanoseconds
 
     def count_corrupt(self, rows: int) -> None:
@@ -94,8 +100,7 @@ class Stats:
 
     def count_delivery(self, ctx: StepContext, nanoseconds: int) -> None:
         """Count a step's own rows that were copied out to a caller."""
-        count, delivered = ctx.rows.shape.count, self.rows_delivered
+        count, keys = ctx.rows.shape.count, tuple(ctx.d2h.views)
         with self._delivering:
-            for key in ctx.d2h.views:
-                delivered[key] = delivered.get(key, 0) + count
+            self.rows_delivered[keys] = self.rows_delivered.get(keys, 0) + count
             self.deliver_ns += nanoseconds
