@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from prometheus_client import CollectorRegistry, generate_latest
 
+from palimpsest.bench.device import DEVICE_WORKLOADS, StepLoop
 from palimpsest.bench.driver import Driver
 from palimpsest.bench.measure import Bench
 from palimpsest.bench.workloads import WORKLOADS, Sizes, Workload
-from palimpsest.metrics import export
 from palimpsest.prefix_cache.interface import RowChecks
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -45,6 +44,10 @@ class Variant:
         self.bench.end()
         self.best_us = float("inf")
         if name.startswith("metrics"):
+            from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415  an extra
+
+            from palimpsest.metrics import export  # noqa: PLC0415
+
             registry = CollectorRegistry()
             export(self.bench.driver.cache, registry=registry)
             start = self.bench.driver.start
@@ -61,15 +64,44 @@ class Variant:
             self.best_us = min(self.best_us, repeat.p50_us)
 
 
+def on_device(letter: str, device: torch.device, args: argparse.Namespace) -> None:
+    """Print a line per variant: whole steps, with a builder a step behind, over the same steps without the cache."""
+    workload = DEVICE_WORKLOADS[letter]
+    sizes = workload.quick if args.quick else workload.sizes
+    print(workload.title)
+    for name in [name for name in VARIANTS if not name.startswith("metrics")]:
+        loop = StepLoop(workload, sizes, device, quick=args.quick)
+        plain = loop.driver
+        config = dataclasses.replace(plain.cache.config, **VARIANTS[name])
+        loop.driver = Driver(config, plain.cache._policy, loop.live, eager=False)
+        plain.cache.shutdown()
+        loop.with_cache(
+            loop.maker.fill(sizes.hit or min(_FILL_TOKENS, sizes.num_blocks * config.block_size)), whole=True
+        )
+        ratios = []
+        for _ in range(args.repeats + 1):
+            steps = loop.steps()
+            without = loop.without_cache(steps)
+            ratios.append(loop.with_cache(steps, whole=False) / without)
+        corrupt, wrong = loop.driver.cache.stats.rows_corrupt, loop.checked.wrong
+        print(f"  {name:28} {min(ratios[1:]):6.3f} to {max(ratios[1:]):6.3f} x  {wrong} rows wrong, {corrupt} reported")
+        loop.driver.cache.shutdown()
+
+
 def main() -> None:
     """Print a line per workload and variant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", default=["a", "b", "c"])
+    parser.add_argument("workloads", nargs="*", help="a, b and c; on an accelerator all of them")
+    parser.add_argument("--device", default="cpu", help="where the live buffers are (cpu)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small sizes, which show that it works and no speed")
     args = parser.parse_args()
+    if args.device != "cpu":
+        for letter in args.workloads or DEVICE_WORKLOADS:
+            on_device(letter, torch.device(args.device), args)
+        return
     torch.set_num_threads(2)
-    for letter in args.workloads:
+    for letter in args.workloads or ["a", "b", "c"]:
         workload = WORKLOADS[letter]
         sizes = workload.quick if args.quick else workload.sizes
         variants = {name: Variant(workload, sizes, name) for name in VARIANTS}
