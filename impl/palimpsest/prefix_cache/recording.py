@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
@@ -39,6 +41,9 @@ _CALLERS_OWN = (
 
 #: files that one recorder writes by itself
 MOST_FILES = 4
+
+#: of the files of this process
+_NUMBERS = itertools.count(1)
 
 Cache = TypeVar("Cache", bound="CacheState")
 P = ParamSpec("P")
@@ -78,7 +83,8 @@ class Recording:
         if self._files >= MOST_FILES:
             return
         self._files += 1
-        path = self._folder / f"palimpsest-{os.getpid()}-{id(self.recorder):x}-{self._files}.ndjson"
+        name = f"palimpsest-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{next(_NUMBERS)}.ndjson"
+        path = self._folder / name
         try:
             self.recorder.dump(path)
         except OSError as failure:
