@@ -17,8 +17,8 @@ from palimpsest_model_check.replay.verdict import TraceError
 from tests.support import Script, fail_at, hit, more, prefill
 from tests.trace.test_replay import busy_run
 
-#: more than twice what a turn of `serve` makes: each turn begins quietly, so that a state is always at hand
-EVENTS = 240
+#: well over twice what a turn of `serve` makes, each of which begins quietly, so that a state is always at hand
+EVENTS = 400
 
 
 def recorded(tmp_path, *, eager=True, events=EVENTS, policy=None, **options) -> Script:
