@@ -40,7 +40,9 @@ def commands() -> list[tuple[str, str]]:
 
 
 def words(line: str) -> list[str]:
-    return shlex.split(line, comments=True)
+    """A command's words, without variables set in front of it."""
+    found = shlex.split(line, comments=True)
+    return found[next(at for at, word in enumerate(found) if not re.match(r"\w+=", word)) :]
 
 
 COMMANDS = commands()
