@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.palimpsest-ready
 CODE := impl/palimpsest $(wildcard model_check)
 
-.PHONY: demo test check mutants explore soak verify lint format conformance clean
+.PHONY: demo test check mutants explore soak verify lint format docs conformance clean
 
 demo: $(READY)
 	$(BIN)/palimpsest demo $(ARGS)
@@ -42,6 +42,11 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The docs site, into build/site: parts made from the code first; a warning is an error.
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Upstream's own tests, unmodified, against this package; the runner and the tests lie beside the checkout.
 conformance: $(READY)

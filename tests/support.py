@@ -118,7 +118,8 @@ class Script:
         num_blocks: int = NUM_BLOCKS,
         **options: Any,
     ) -> None:
-        self.trace = options.pop("trace", None) or MemorySink(tag_of)
+        sink = options.pop("trace", None) or MemorySink(tag_of)
+        self.trace = None if options.pop("untraced", False) else sink
         options.setdefault("staging_claim_timeout_s", PATIENT_S)
         self.view = View()
         config = PrefixCacheConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, **options)

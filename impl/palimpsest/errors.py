@@ -35,6 +35,10 @@ class StaleReadError(PrefixCacheError):
     """Rows of a planned read were reassigned and no preserved copy exists."""
 
 
+class CorruptRowsError(PrefixCacheError):
+    """Rows about to be delivered are not the ones that were saved (`row_checks`); the step is consumed."""
+
+
 class WriteFailedError(PrefixCacheError, RuntimeError):
     """A write was lost after its step had published; the cache serves nothing from then on (fail-stop)."""
 

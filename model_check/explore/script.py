@@ -46,7 +46,8 @@ class Script:
         self.watch = Watch(scheduler, tag_of)
         self.model = Model()
         self.view = View()
-        config = PrefixCacheConfig(NUM_BLOCKS, BLOCK_SIZE, staging_capacity_tokens=16, **options)
+        # A warning would cut a wait in two, of which a schedule lets only one run out.
+        config = PrefixCacheConfig(NUM_BLOCKS, BLOCK_SIZE, staging_capacity_tokens=16, slow_wait_s=0, **options)
         self.cache = PrefixCacheManager(config, self.view, eager=False, sync=self.sync, trace=self.watch)
         self.cache.register_policy(ModelCachePolicy(deferred_keys=frozenset({"d"})))
         self._name_primitives()

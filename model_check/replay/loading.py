@@ -9,6 +9,7 @@ import orjson
 
 from palimpsest.trace import SCHEMA_VERSION, Event
 
+from .parts import parse_part
 from .schema import FORMS, MalformedError, number, truth, word
 from .verdict import TraceError
 
@@ -29,6 +30,8 @@ def load(path: Path) -> tuple[dict[str, Any], list[Event]]:
         raise TraceError(f"{path}:{len(lines)}: truncated: the last line has no end")
     config = _header(path, _parse(path, 1, lines[0]))
     events = [_event(path, place, _parse(path, place, line)) for place, line in enumerate(lines[1:], 2)]
+    if "part" in config:  # what comes before the state is there to be read
+        events = [event for event in events if event.seq > config["part"]["after"]]
     if not events:
         raise TraceError(f"{path}: no events")
     return config, sorted(events, key=lambda event: event.seq)
@@ -47,6 +50,8 @@ def _header(path: Path, head: dict[str, Any]) -> dict[str, Any]:
         truth(config.get("eager", False))
     except MalformedError as error:
         raise TraceError(f"{path}:1: the header's config: {error}") from error
+    if "part" in head:  # of a flight recorder
+        config["part"] = parse_part(path, head["part"])
     return config
 
 

@@ -14,6 +14,7 @@ from palimpsest.actions import ACTIONS
 from palimpsest.trace import Event
 
 from .loading import load
+from .parts import start
 from .step_rules import StepRules
 from .tables import State
 from .verdict import RejectedError, Verdict
@@ -33,6 +34,8 @@ class Machine(StepRules, WriteRules):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(State(config))
+        if "part" in config:
+            start(self.s, config["part"])
         self.rules = {name: getattr(self, name) for name in ACTIONS}
 
     def due(self, seq: int, number: int) -> None:
@@ -59,16 +62,18 @@ class Machine(StepRules, WriteRules):
 def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdict:
     """The verdict on a whole trace; it stops at the first event that is rejected."""
     machine, accepted, at = Machine(config), 0, "the end"
+    part = config.get("part")
+    before = part["after"] if part is not None else 0
     events = list(events)
     rejection = None
     try:
         for event in events:
             at = event.action
-            machine.due(event.seq, accepted + 1)
+            machine.due(event.seq, before + accepted + 1)
             machine.take(event)
             accepted += 1
         at = "the end"
-        if events:
+        if events and part is None:  # what a flight recorder keeps ends in the middle
             machine.end()
     except RejectedError as error:
         rejection = error

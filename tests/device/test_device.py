@@ -121,7 +121,8 @@ def test_the_memory_of_10000_steps_is_flat():
 
 def test_the_properties_hold_with_live_buffers_on_the_accelerator():
     environment = {**os.environ, "PALIMPSEST_TEST_DEVICE": "cuda"}
-    command = [sys.executable, "-m", "pytest", "-q", "-k", "threaded or not eager", str(TESTS / "property")]
+    properties = [str(TESTS / "property"), str(TESTS / "operator/test_row_checks.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "threaded or not eager", *properties]
     done = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=400, check=False
     )

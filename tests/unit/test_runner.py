@@ -181,3 +181,17 @@ def test_upstream_names_are_these_classes():
     assert OmniPrefixCacheRunnerMixin is PrefixCacheRunnerMixin
     assert vllm_omni.OmniPrefixCacheManager is manager_module.PrefixCacheManager
     assert all(hasattr(vllm_omni, name) for name in vllm_omni.__all__)
+
+
+def test_what_an_operator_sets_is_taken_over(monkeypatch):
+    made = Runner()
+    made.vllm_config.additional_config = {"palimpsest": {"staging_depth": 3}}
+    monkeypatch.setenv("PALIMPSEST_CACHE_STAGING_CLAIM_TIMEOUT_S", "7.5")
+    cache = made.init_prefix_cache(made.kv_cache_config, eager=True)
+    assert (cache.config.staging_depth, cache.config.staging_claim_timeout_s) == (3, 7.5)
+    made.shutdown_prefix_cache()
+
+
+def test_the_policy_is_read_once(monkeypatch, runner):
+    monkeypatch.setattr(Model, "deferred_prefix_cache_mm_keys", ())
+    assert runner.prefix_cache._policy.deferred_keys == {"codes"}

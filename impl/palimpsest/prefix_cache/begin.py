@@ -10,6 +10,7 @@ from palimpsest.actions import action
 from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import events, steps
 from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.recording import recorded
 from palimpsest.prefix_cache.slots import NO_SLOTS
 from palimpsest.prefix_cache.state import CacheState, all_reads
 from palimpsest.prefix_cache.steps import BegunStep
@@ -18,6 +19,7 @@ from palimpsest.prefix_cache.steps import BegunStep
 class BeginSide(CacheState):
     """`new_step_starts`, and the action that it is made of."""
 
+    @recorded
     @with_ordinary_tensors
     def new_step_starts(self, scheduler_output: Any) -> None:
         """Begin a step: end the requests it reports as finished or preempted, and plan its hits.
@@ -60,7 +62,7 @@ class BeginSide(CacheState):
     def _begin(self, schedule: steps.Schedule) -> BegunStep:
         size = self.config.block_size
         slots = {req_id: steps.hit_slots(blocks, size) for req_id, (_, blocks) in schedule.hits.items()}
-        begun = BegunStep(schedule.num_scheduled, schedule.hits, slots)
+        begun = BegunStep(schedule.num_scheduled, schedule.hits, slots, query_tokens=schedule.query_tokens)
         try:
             for req_id in schedule.hits:
                 self._plan_hit(begun, req_id)

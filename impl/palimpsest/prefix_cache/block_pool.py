@@ -65,6 +65,12 @@ class PrefixBlockPool:
         for row, slot, length in runs:
             out[row : row + length].copy_(storage[slot : slot + length])
 
+    def fill(self, key: str, slots: np.ndarray | None, byte: int) -> None:
+        """Fill each byte of the rows at `slots` (None: all) with `byte`."""
+        rows = self._arrays[key]
+        whole = np.frombuffer(bytes([byte]) * rows.itemsize, dtype=rows.dtype)[0]
+        rows[slice(None) if slots is None else slots] = whole
+
     def write(self, key: str, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Put `rows` at `slots`, which are distinct, run by run where slots are consecutive."""
         storage = self._storage[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from time import perf_counter_ns as now_ns
 
 import torch
 
@@ -13,6 +14,7 @@ from palimpsest.prefix_cache import steps
 from palimpsest.prefix_cache.engine import EngineSide
 from palimpsest.prefix_cache.interface import HIDDEN_KEY
 from palimpsest.prefix_cache.merge import RowsByRequest, StepOutputs, append_rows, pass_through
+from palimpsest.prefix_cache.recording import recorded
 from palimpsest.prefix_cache.records import Rows
 from palimpsest.prefix_cache.state import all_reads
 from palimpsest.prefix_cache.steps import StepContext
@@ -21,6 +23,7 @@ from palimpsest.prefix_cache.steps import StepContext
 class BuilderSide(EngineSide):
     """`materialize`, which any thread may call while the engine is in a later step."""
 
+    @recorded
     @with_ordinary_tensors
     def materialize(self, step_id: int, req_ids: Collection[str]) -> StepOutputs:
         """The outputs of a saved step for `req_ids`: `[prefix rows of the hit | rows of this step]`.
@@ -65,7 +68,12 @@ class BuilderSide(EngineSide):
             for event in (ctx.d2h.event, ctx.snapshot_event):
                 if event is not None:
                     event.synchronize()
-            return {key: self._buffers.clone(view) for key, view in ctx.d2h.views.items()}
+            began = now_ns()
+            rows = {key: self._buffers.clone(view) for key, view in ctx.d2h.views.items()}
+            self.stats.count_delivery(ctx, now_ns() - began)
+            if self._guard is not None:
+                self._guard.copied_out(ctx, {**rows, **{key: ctx.mm_cpu_snapshot[key] for key in ctx.deferred_keys}})
+            return rows
         finally:
             self._leave_page(ctx)
 

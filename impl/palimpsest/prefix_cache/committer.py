@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from itertools import islice
+from time import perf_counter_ns as now_ns
 from typing import Any
 
 from palimpsest.actions import action
+from palimpsest.errors import ShutdownError
 from palimpsest.lifecycle import TaskState, advance
 from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
@@ -45,7 +47,7 @@ class Committer(JoinBoard):
     ) -> None:
         super().__init__(config, sync, trace, stats)
         self._pool, self._copies = pool, Copies(self._timeout_s, sync)
-        self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=stats)
+        self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=stats, slow=self.slow)
 
     @property
     def staging(self) -> StagingPool:
@@ -135,8 +137,10 @@ class Committer(JoinBoard):
     def _write_pool(self, tasks: list[WriteTask]) -> None:
         """Write the rows of HOST_READY tasks, one write per key, then publish and wake."""
         write = self.begin_pool_write(tasks)
+        began = now_ns()
         for key, slots, _, rows, _ in write.writes:
             self._pool.write(key, slots, rows)
+        self.stats.count_pool_write(write, now_ns() - began)
         self._release_pages(tasks)
         self.complete(tasks, write)
         self.wake(tasks)
@@ -147,6 +151,7 @@ class Committer(JoinBoard):
         with self._lock:
             fire(tasks, "complete")
             self._completed += write.tids
+            self.stats.writes += len(write.tids)
             self._landed.append(write)
             if self._trace is not None:
                 self._trace.emit("complete", {"tids": _tids(tasks)}, self._records())
@@ -193,6 +198,8 @@ class Committer(JoinBoard):
                 if cause is not None:
                     self._causes[task.tid] = cause
             self._release_tickets(failed)
+            if not isinstance(cause, ShutdownError):
+                self.stats.writes_failed += len(failed)
             if self._trace is not None and failed:
                 post = {"tasks": states_of(failed), "staged_bytes": self._staged_bytes}
                 self._trace.emit("fail", {"tids": _tids(failed)}, post)

@@ -15,6 +15,7 @@ from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import split, steps
 from palimpsest.prefix_cache.interface import KeyLayout
 from palimpsest.prefix_cache.publish import PublishSide, Storage
+from palimpsest.prefix_cache.recording import recorded
 from palimpsest.prefix_cache.records import BudgetTicket, Rows, WriteRecord
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
 from palimpsest.prefix_cache.split import SplitOutputs
@@ -27,6 +28,7 @@ from palimpsest.prefix_cache.tasks import WriteTask
 class EngineSide(PublishSide):
     """`save_outputs`, its waits, and what undoes it."""
 
+    @recorded
     @with_ordinary_tensors
     def save_outputs(
         self,

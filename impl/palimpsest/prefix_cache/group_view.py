@@ -141,12 +141,13 @@ def stage_prefix_cache_config(
     model_config: Any,
     is_pooling_model: bool,
     speculative_config: Any,
+    settings: Mapping[str, Any] | None = None,
 ) -> PrefixCacheConfig | None:
     """The cache's configuration for an engine stage, or None where it has no use: prefix caching is off, or
     the model is a pooling model. Raises `ConfigRefusedError` for an engine that it cannot serve correctly.
 
     The layout of the hidden states is declared from `model_config` where it tells it, so that their memory is
-    checked and allocated before the first step.
+    checked and allocated before the first step. `settings` are fields that an operator set (`read_settings`).
     """
     if is_pooling_model or not cache_config.enable_prefix_caching:
         return None
@@ -157,6 +158,7 @@ def stage_prefix_cache_config(
         block_size=cache_config.block_size,
         scheduler_config=scheduler_config,
         layouts=PrefixCacheConfig.hidden_layout(model_config),
+        **(settings or {}),
     )
 
 

@@ -7,7 +7,8 @@ and finds out afterwards, by the versions, which of its rows must come from the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from time import perf_counter_ns as now_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from palimpsest.prefix_cache.slots import ABSENT, COMMITTED, IN_TRANSIT, NO_TASK
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.sync import LockLike
 from palimpsest.trace import Sink
+
+if TYPE_CHECKING:
+    from palimpsest.prefix_cache.row_checks import RowGuard
 
 IntArray = np.ndarray
 
@@ -55,6 +59,7 @@ class HitReader:
             trace,
         )
         self._stats = stats
+        self.guard: RowGuard | None = None
         self.pending = PendingReads(slots.num_slots)
 
     # The caller of the next four holds the state lock.
@@ -69,6 +74,8 @@ class HitReader:
                 self._plan_sources(read, status, table.writer[slots])
             except Exception as error:  # reported by the fetch: a step must not fail half published
                 read.error = PrefixCacheError(f"request {req_id!r}: no plan to read key {key!r}: {error}")
+        if self.guard is not None:
+            self.guard.planned(read)
         self.pending.add(read)
         return read
 
@@ -131,13 +138,17 @@ class HitReader:
             if out is None:
                 layout = self._pool.layout(read.key)
                 out = torch.empty((read.slots.size, *layout.row_shape), dtype=layout.dtype)
+            began = now_ns()
             self._gather(read, out)
+            read.gather_ns = now_ns() - began
             changed = self.end_fetch(read, out)
         except BaseException:
             self.drop_read([read])
             raise
         if changed is not None:
             read.copy_preserved(out, changed)
+        if self.guard is not None:
+            self.guard.fetched(read, out)
         return out
 
     def _gather(self, read: PendingRead, out: torch.Tensor) -> None:
@@ -182,6 +193,7 @@ class HitReader:
                 self.ensure_current(read.slots[stale], read.key, read.req_id, read.versions[stale])
             if not self.pending.drop(read):
                 raise StaleReadError(f"the read of key {read.key!r} for request {read.req_id!r} is over")
+            self._stats.count_fetch(read.key, read.present_rows(), read.gather_ns)
             if self._trace is not None:
                 self._trace.emit("end_fetch", *self._fetched(read, changed, rows))
             return changed
@@ -212,6 +224,7 @@ class HitReader:
         now = self._slots.get_slot_status(key).version[slots]
         moved = slots[now != versions]
         if moved.size:
+            self._stats.rows_rejected += int(moved.size)
             raise StaleReadError(
                 f"request {req_id!r}: {moved.size} rows of key {key!r} were reassigned after the read was planned "
                 f"(slots {moved[:8].tolist()}), and no copy was preserved"

@@ -20,6 +20,7 @@ __all__ = [
     "OmniPrefixCacheUnmatchError",
     "PrefixCacheConfig",
     "PrefixCacheError",
+    "RowChecks",
     "StagingTimeoutError",
     "WriteSchedule",
 ]
@@ -31,12 +32,35 @@ HIDDEN_KEY = "__hidden_states__"
 
 _MIB = 1 << 20
 
+_COUNTS = (
+    "num_blocks",
+    "block_size",
+    "staging_depth",
+    "staging_capacity_tokens",
+    "gpu_staging_bytes",
+    "flight_recorder_events",
+)
+
 
 class WriteSchedule(enum.Enum):
     """When a write must have landed: before the next save, or when its request ends."""
 
     JOIN_NEXT_STEP = "join_next_step"
     JOIN_ON_FINISH = "join_on_finish"
+
+
+class RowChecks(enum.Enum):
+    """What is checked of the rows that are delivered.
+
+    `DIGEST_LOG` and `DIGEST` compare a checksum of content and identity with the one taken when the row was saved; the
+    first logs and counts what differs, the second raises. `POISON` fills freed pages and slots with a pattern, and
+    raises where a delivered row has it.
+    """
+
+    OFF = "off"
+    DIGEST_LOG = "digest-log"
+    DIGEST = "digest"
+    POISON = "poison"
 
 
 class KeyLayout(NamedTuple):
@@ -67,7 +91,10 @@ class PrefixCacheConfig:
     `staging_capacity_tokens` bounds the tokens of a step, `staging_depth` the steps that may be saved and
     not yet consumed. `staging_claim_timeout_s` bounds every wait, in seconds. `gpu_staging_bytes` bounds
     the clones of deferred keys. `layouts` declares keys known at start-up, so that the memory they need
-    is checked and logged before the first step. Raises `ConfigRefusedError` on a value out of range.
+    is checked and logged before the first step. `slow_wait_s` is how long a wait lasts before a warning says who holds
+    what; 0 for never. `row_checks` says what is checked of delivered rows. `flight_recorder_events` events are kept in
+    memory (0 for none) and written to a file in `flight_recorder_dir` when the cache raises. Raises
+    `ConfigRefusedError` on a value out of range.
     """
 
     num_blocks: int
@@ -77,21 +104,23 @@ class PrefixCacheConfig:
     staging_claim_timeout_s: float = 60.0
     gpu_staging_bytes: int = 512 * _MIB
     layouts: Mapping[str, KeyLayout] = field(default_factory=dict)
+    slow_wait_s: float = 5.0
+    row_checks: RowChecks = RowChecks.OFF
+    flight_recorder_events: int = 0
+    flight_recorder_dir: str = "."
 
     def __post_init__(self) -> None:
-        for name in (
-            "num_blocks",
-            "block_size",
-            "staging_depth",
-            "staging_capacity_tokens",
-            "gpu_staging_bytes",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigRefusedError(f"{name} is {value!r}, and must be an integer of at least 1")
-        if not 0 <= self.staging_claim_timeout_s < math.inf:
+        for name in _COUNTS:
+            value, least = getattr(self, name), 0 if name == "flight_recorder_events" else 1
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigRefusedError(f"{name} is {value!r}, and must be an integer of at least {least}")
+        for name in ("staging_claim_timeout_s", "slow_wait_s"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
+                raise ConfigRefusedError(f"{name} is {seconds!r}, and must be finite and not negative")
+        if not isinstance(self.row_checks, RowChecks):
             raise ConfigRefusedError(
-                f"staging_claim_timeout_s is {self.staging_claim_timeout_s!r}, and must be finite and not negative"
+                f"row_checks is {self.row_checks!r}, and must be one of {', '.join(map(str, RowChecks))}"
             )
 
     @property
@@ -108,7 +137,8 @@ class PrefixCacheConfig:
         Reads `max_num_batched_tokens` (may be None: then `max_model_len`) from `scheduler_config`.
         """
         capacity = getattr(scheduler_config, "max_num_batched_tokens", None) or scheduler_config.max_model_len
-        return cls(num_blocks=num_blocks, block_size=block_size, staging_capacity_tokens=int(capacity), **overrides)
+        sizes: dict[str, Any] = {"staging_capacity_tokens": int(capacity), **overrides}
+        return cls(num_blocks=num_blocks, block_size=block_size, **sizes)
 
     @staticmethod
     def hidden_layout(model_config: Any) -> dict[str, KeyLayout]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from time import perf_counter_ns as now_ns
 
 from palimpsest.actions import action
 from palimpsest.errors import WaitTimeoutError, WriteFailedError
@@ -21,11 +23,11 @@ class JoinBoard(TaskBoard):
         `WaitTimeoutError` naming the task and its state when the bound runs out."""
         waited = self.join_begin(list(tids))
         if waited:
-            deadline = Deadline(self._sync, self._timeout_s)
+            deadline, began = Deadline(self._sync, self._timeout_s), now_ns()
             for task in waited:
-                if not task.is_finished() and not task.done.wait(deadline.left()):
+                if not task.is_finished() and not self._wait(task, "done", deadline):
                     raise self._late(task, "done")
-            self.join_end(waited)
+            self.join_end(waited, now_ns() - began)
         # A task that failed and was drained is no longer registered, and looks like one that was written.
         if self._lost is not None:
             raise WriteFailedError(f"{self._lost} failed before done") from self._causes.get(self._lost.tid)
@@ -38,15 +40,16 @@ class JoinBoard(TaskBoard):
                 return []
             tasks = [task for tid in tids if (task := self._tasks.get(tid)) is not None]
             if tasks:
-                self.stats.waits += not all(task.is_finished() for task in tasks)
+                self.stats.joins_waited += not all(task.is_finished() for task in tasks)
                 if self._trace is not None:
                     self._trace.emit("join_begin", {"tids": _tids(tasks)}, {"tasks": states_of(tasks)})
             return tasks
 
     @action("join_end")
-    def join_end(self, tasks: list[WriteTask]) -> None:
+    def join_end(self, tasks: list[WriteTask], waited_ns: int = 0) -> None:
         """Raise for a task that failed instead of being written."""
         with self._lock:
+            self.stats.join_ns += waited_ns
             if self._trace is not None:
                 self._trace.emit("join_end", {"tids": _tids(tasks)}, {"tasks": states_of(tasks)})
             lost = next((task for task in tasks if task.state is TaskState.FAILED), None)
@@ -58,14 +61,21 @@ class JoinBoard(TaskBoard):
         deadline = Deadline(self._sync, self._timeout_s)
         for tid in tids:
             task = self._tasks.get(tid)
-            if task is not None and not task.host_ready.wait(deadline.left()):
+            if task is not None and not self._wait(task, "host_ready", deadline):
                 raise self._late(task, "host_ready")
             if task is not None and task.state is TaskState.FAILED:
                 raise WriteFailedError(f"{task} failed before host_ready") from self._causes.get(tid)
 
+    def _wait(self, task: WriteTask, what: str, deadline: Deadline) -> bool:
+        event: threading.Event = getattr(task, what)
+        return self.slow.within(deadline, event.wait, lambda: f"{self._awaited(task, what, 'has not reached')}")
+
     def _late(self, task: WriteTask, what: str) -> WaitTimeoutError:
-        return WaitTimeoutError(
-            f"task {task.tid} ({task.schedule.value}) did not reach {what} within {self._timeout_s:g} s: "
+        return WaitTimeoutError(self._awaited(task, what, "did not reach", f" within {self._timeout_s:g} s"))
+
+    def _awaited(self, task: WriteTask, what: str, how: str, bound: str = "") -> str:
+        return (
+            f"task {task.tid} ({task.schedule.value}) {how} {what}{bound}: "
             f"state={task.state.name}, request {task.req_id!r}; {self._who_writes()}"
         )
 

@@ -69,6 +69,8 @@ class PrefixCacheManager(BuilderSide):
             self._commit_drained_writes()
             with self._controller.lock:
                 self._slot_status.reset()
+                if self._guard is not None:
+                    self._guard.forgotten(self._pool)
                 self._controller.abandon_all()
                 sealed = self._request_tasks.renew()
                 if self._trace is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from time import perf_counter_ns as now_ns
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class PublishSide(BeginSide):
     @action("freeze")
     def freeze(self, step_id: int, page: int, rows: StepRows, outputs: SplitOutputs, storage: Storage) -> StepContext:
         """Queue the copies of the live buffers, so that what was handed in is what lands."""
+        began = now_ns()
         for key in outputs.immediate:
             if key in storage:
                 self._controller.staging.add_key(key, KeyLayout.of(storage[key]))
@@ -72,10 +74,14 @@ class PublishSide(BeginSide):
         if begun is None:
             self._check_open()  # shutdown took it
         assert begun is not None
-        return StepContext(
+        self.stats.freeze_ns += now_ns() - began
+        ctx = StepContext(
             step_id, rows, begun.hits, begun.reads, begun.prefetches, StepCopies(page, views, event), snapshot,
             snapshot_event, frozenset(deferred.tensors if deferred is not None else ()), HIDDEN_KEY in views,
         )  # fmt: skip
+        if self._guard is not None:
+            self._guard.frozen(ctx, {**outputs.immediate, **(deferred.tensors if deferred is not None else {})})
+        return ctx
 
     @action("copy_lands")
     def copy_lands(self, args: dict[str, Any], views: Rows) -> None:
@@ -103,9 +109,11 @@ class PublishSide(BeginSide):
             published.dropped = self._drop_overtaken(begun, overtaken)
             with self._controller.lock:
                 self._claim(ctx, outputs, published)
+                if self._guard is not None:
+                    self._guard.claimed(ctx, self._slot_status, self._pool)
                 published.reads = [read for req_id in begun.hits for read in self._plan_hit(begun, req_id)]
                 self._step_ctxs[ctx.step_id], self._begun = ctx, None
-                self.stats.count_step(ctx, len(overtaken))
+                self.stats.count_step(ctx, len(overtaken), begun.query_tokens, ctx.deferred_keys)
                 if self._trace is not None:
                     holders = self._controller.staging.told(ctx.d2h.staging_slot)
                     event = events.published(ctx, outputs, published, self._slot_status, holders)

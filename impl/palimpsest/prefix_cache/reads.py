@@ -12,7 +12,7 @@ import torch
 from palimpsest.errors import PrefixCacheError
 
 if TYPE_CHECKING:
-    from palimpsest.prefix_cache.records import FrozenTask
+    from palimpsest.prefix_cache.records import FrozenTask, PageEvent
 
 IntArray = np.ndarray
 BoolArray = np.ndarray
@@ -35,12 +35,14 @@ class PendingRead:
         "error",
         "fetching",
         "from_pool",
+        "gather_ns",
         "join_tids",
         "key",
         "req_id",
         "rid",
         "slots",
         "staged_list",
+        "sums",
         "versions",
     )  # fmt: skip
 
@@ -55,6 +57,10 @@ class PendingRead:
         self.join_tids: list[int] = []
         self.error: PrefixCacheError | None = None
         self.fetching = False
+        #: the row checks' own
+        self.sums: tuple[torch.Tensor, PageEvent | None] | None = None
+        #: how long its rows were copied
+        self.gather_ns = 0
         self._preserved: torch.Tensor | None = None
         self._preserved_mask: BoolArray | None = None
 
@@ -62,6 +68,10 @@ class PendingRead:
     def already_staged(self) -> bool:
         """Whether every row was committed in the pool when the read was planned."""
         return self.from_pool is None and not self.join_tids
+
+    def present_rows(self) -> int:
+        """How many of the rows are not absent."""
+        return int(self.slots.size if self.absent is None else self.slots.size - np.count_nonzero(self.absent))
 
     @property
     def pool_slots(self) -> IntArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -49,7 +48,8 @@ class RequestTasks:
         self.deferred: dict[str, WriteTask] = {}
         self._batch: Batch | None = None
         self._writes: dict[str, int] = {}
-        self._generations = itertools.count(1)
+        #: the last generation that was given out
+        self.generations = 0
         self._next_tid = 1
 
     @property
@@ -83,7 +83,7 @@ class RequestTasks:
         """Give every live request a new generation; gives the open deferred tasks, now closed."""
         self._batch = None
         for req_id in self.live:
-            self.live[req_id] = next(self._generations)
+            self._start(req_id)
         tids = [task.tid for task in self.deferred.values()]
         self.deferred.clear()
         return tids
@@ -160,8 +160,9 @@ class RequestTasks:
         return TaskGroup(tids, req_ids, write_ns, schedule, self._controller.lock, self._sync)
 
     def _start(self, req_id: str) -> int:
-        self.live[req_id] = generation = next(self._generations)
-        return generation
+        self.generations += 1
+        self.live[req_id] = self.generations
+        return self.generations
 
 
 def _lost_any(task: WriteTask, record: WriteRecord, start: int, stop: int) -> bool:

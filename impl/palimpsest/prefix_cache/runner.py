@@ -30,6 +30,7 @@ from palimpsest.prefix_cache.group_view import FullAttentionGroupView, stage_pre
 from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.prefix_cache.merge import StepOutputs
+from palimpsest.prefix_cache.settings import read_settings
 from palimpsest.trace import Sink
 
 
@@ -83,7 +84,9 @@ class PrefixCacheRunnerMixin:
         self, kv_cache_config: Any, *, eager: bool | None = None, trace: Sink | None = None
     ) -> PrefixCacheManager | None:
         """Build the cache from the engine's configuration, once the KV cache is there; a later call gives the
-        same one. None, and off, on every pipeline rank but the last, and where the stage has no use for it.
+        same one. None, and off, on every pipeline rank but the last, and where the stage has no use for it. Fields
+        that `additional_config["palimpsest"]` or the environment sets are taken over (`settings`). The model's policy
+        is read once, here.
 
         Raises `ConfigRefusedError` for an engine that it cannot serve, or for a second call with another
         configuration, and `HostMemoryError` when the host has too little memory.
@@ -98,6 +101,7 @@ class PrefixCacheRunnerMixin:
             model_config=self.model_config,
             is_pooling_model=self.is_pooling_model,
             speculative_config=self.speculative_config,
+            settings=read_settings(self.vllm_config),
         )
         if self.prefix_cache is not None:
             return _same(self.prefix_cache, config)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableSet
 from itertools import repeat
-from typing import NamedTuple
+from time import perf_counter_ns as now_ns
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -12,9 +13,13 @@ from palimpsest.actions import action
 from palimpsest.errors import ShutdownError, StagingTimeoutError
 from palimpsest.memory import allocate_lasting
 from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
+from palimpsest.prefix_cache.slow_waits import SlowWaits
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.sync import STANDARD, Deadline, Sync
 from palimpsest.trace import Sink
+
+if TYPE_CHECKING:
+    from palimpsest.prefix_cache.row_checks import RowGuard
 
 
 class StagingBufferHolder(NamedTuple):
@@ -89,6 +94,7 @@ class StagingPool:
         sync: Sync = STANDARD,
         trace: Sink | None = None,
         stats: Stats | None = None,
+        slow: SlowWaits | None = None,
     ) -> None:
         self._capacity, self._timeout_s = config.staging_capacity_tokens, config.staging_claim_timeout_s
         self._pinned, self._sync, self._trace = pinned, sync, trace
@@ -101,6 +107,9 @@ class StagingPool:
         #: a claimed page's buffers belong to its step; the dicts grow on the engine thread only
         self._buffers: list[dict[str, torch.Tensor]] = [{} for _ in range(config.staging_depth)]
         self._stats = stats or Stats()
+        self._slow = slow or SlowWaits(0)
+        #: fills the buffers of freed pages; None for nobody
+        self.guard: RowGuard | None = None
 
     def add_key(self, key: str, layout: KeyLayout) -> None:
         """Give each page rows of `layout` for `key`."""
@@ -156,6 +165,8 @@ class StagingPool:
             for holder in holders:
                 busy.discard(holder)
             if not busy:
+                if self.guard is not None:
+                    self.guard.page_freed(page, self._buffers[page])
                 self._freed.notify_all()
             if self._trace is not None:
                 left = [*map(tuple, holders), *_pairs("task", tids)]
@@ -196,15 +207,32 @@ class StagingPool:
         ]
 
     def _wait_for_page(self, deadline: Deadline) -> int:
-        self._stats.waits += 1
+        self._stats.page_waits += 1
+        began = now_ns()
         page: int | None = None
+        quiet_s = self._slow.after_s  # until the warning, which comes once; 0 for none
         while page is None:
             left = deadline.left()
             if left <= 0:
                 raise StagingTimeoutError(self._explain(deadline.seconds))
-            self._freed.wait(left)
+            if 0 < quiet_s <= deadline.seconds - left:
+                quiet_s = 0.0
+                self._warn(deadline)
+                page = self._free_page()
+                continue
+            self._freed.wait(min(left, quiet_s - (deadline.seconds - left)) if quiet_s else left)
             page = self._free_page()
+        self._stats.page_wait_ns += now_ns() - began
         return page
+
+    def _warn(self, deadline: Deadline) -> None:
+        """Say who holds the pages; not under the page lock, since a log may be slow."""
+        says = f"a save needs a staging page: {'; '.join(self._held())}"
+        self._lock.release()
+        try:
+            self._slow.warn(says, deadline)
+        finally:
+            self._lock.acquire()
 
     def _free_page(self) -> int | None:
         if self._closed:

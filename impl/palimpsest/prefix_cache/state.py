@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Iterable
+from functools import partial
 
 import numpy as np
 import torch
 
 from palimpsest.actions import action
 from palimpsest.errors import ShutdownError, WriteFailedError
+from palimpsest.memory import format_gib
 from palimpsest.prefix_cache import events
 from palimpsest.prefix_cache.block_pool import PrefixBlockPool
 from palimpsest.prefix_cache.buffers import OutputBuffers
@@ -19,7 +21,9 @@ from palimpsest.prefix_cache.copies import Copies, has_accelerator
 from palimpsest.prefix_cache.hits import HitReader
 from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig, WriteSchedule
 from palimpsest.prefix_cache.reads import PendingRead
+from palimpsest.prefix_cache.recording import Recording, recorder_of, tables_of
 from palimpsest.prefix_cache.requests import RequestTasks
+from palimpsest.prefix_cache.row_checks import make_guard
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
 from palimpsest.prefix_cache.slots import SlotTable
 from palimpsest.prefix_cache.staging import StagingBufferHolder
@@ -41,22 +45,30 @@ class CacheState:
         self, config: PrefixCacheConfig, view: GroupView, eager: bool | None, sync: Sync, trace: Sink | None
     ) -> None:
         self.config, self.stats = config, Stats()
+        recorder = recorder_of(config, trace)
+        #: writes the last events out when the cache raises; None where none are kept
+        self.recording = None if recorder is None else Recording(recorder, config.flight_recorder_dir)
+        trace = recorder if recorder is not None else trace
         self._view, self._sync, self._trace = view, sync, trace
         self._pinned = accelerated = has_accelerator()
         plan = plan_memory(config, config.layouts, config.layouts, pinned=self._pinned)
         require_memory(plan, f"{config.num_slots} slots and {config.staging_depth} staging pages")
         self._state_lock = sync.lock()
         self._pool = PrefixBlockPool(config)
+        self._copies = Copies(config.staging_claim_timeout_s, sync)
+        #: what is checked of delivered rows; None for nothing
+        self._guard = make_guard(config.row_checks, self._copies, self.stats)
         self._controller = PrefixCacheController(
             self._pool, config, not accelerated if eager is None else eager,
             pinned=accelerated, sync=sync, trace=trace, stats=self.stats,
         )  # fmt: skip
-        self._copies = Copies(config.staging_claim_timeout_s, sync)
+        self._controller.staging.guard = self._guard
         self._buffers = OutputBuffers()
         self._prefetch_pool = sync.executor(PREFETCH_NAME)
         #: guarded by the state lock, as all of the following
         self._slot_status = SlotTable(config.num_blocks, config.block_size)
         self._hits = HitReader(self._slot_status, self._pool, self._controller, self._state_lock, trace, self.stats)
+        self._hits.guard = self._guard
         self._request_tasks = RequestTasks(self._controller, sync)
         self._policy = ModelCachePolicy()
         self._begun: BegunStep | None = None
@@ -68,6 +80,8 @@ class CacheState:
         self._shape: BatchShape | None = None
         self._step_ids = itertools.count(1)
         self._log_start(str(plan))
+        if recorder is not None:
+            recorder.tables = partial(tables_of, self._slot_status, self._request_tasks)
         if trace is not None:
             trace.begin(
                 {
@@ -81,11 +95,14 @@ class CacheState:
 
     def _log_start(self, plan: str) -> None:
         config = self.config
+        recorded = config.flight_recorder_events
         logger.info(
-            "prefix cache: %d blocks of %d slots, %d %sstaging pages of %d tokens, %s; declared keys %s take %s",
+            "prefix cache: %d blocks of %d slots, %d %sstaging pages of %d tokens, %s; declared keys %s take %s; "
+            "budget of deferred clones %s; row checks %s; %s",
             config.num_blocks, config.block_size, config.staging_depth, "pinned " if self._pinned else "",
             config.staging_capacity_tokens, "eager" if self._controller.eager else "threaded",
-            {key: str(layout) for key, layout in config.layouts.items()}, plan,
+            {key: str(layout) for key, layout in config.layouts.items()}, plan, format_gib(config.gpu_staging_bytes),
+            config.row_checks.value, f"flight recorder of {recorded} events" if recorded else "no flight recorder",
         )  # fmt: skip
 
     @property

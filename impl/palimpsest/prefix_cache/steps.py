@@ -43,6 +43,8 @@ class BegunStep:
     hit_slots: dict[str, IntArray]
     reads: Reads = field(default_factory=dict)
     prefetches: Prefetches = field(default_factory=dict)
+    #: tokens of the prompts that came with the step
+    query_tokens: int = 0
 
 
 class BatchShape:
@@ -116,6 +118,8 @@ class StepContext:
     #: keys of the snapshot whose values are the step's rows
     deferred_keys: frozenset[str]
     has_hidden: bool
+    #: the row checks' own
+    sums: Any = None
 
 
 class Schedule(NamedTuple):
@@ -127,6 +131,8 @@ class Schedule(NamedTuple):
     #: blocks that new requests were given to write, beyond their hits
     allocated: list[int]
     error: BadStepError | None
+    #: tokens of the prompts that come with the step
+    query_tokens: int = 0
 
 
 def read_schedule(scheduler_output: Any, config: PrefixCacheConfig, live: Mapping[str, Any]) -> Schedule:
@@ -137,20 +143,26 @@ def read_schedule(scheduler_output: Any, config: PrefixCacheConfig, live: Mappin
     ended = list(dict.fromkeys([*finished, *preempted]))
     num_scheduled = dict(scheduler_output.num_scheduled_tokens)
     try:
-        hits, allocated = _new_requests(scheduler_output.scheduled_new_reqs, config, live, ended)
+        hits, allocated, asked = _new_requests(scheduler_output.scheduled_new_reqs, num_scheduled, config, live, ended)
         _check_counts(num_scheduled)
     except BadStepError as error:
         return Schedule({}, ended, {}, [], error)
-    return Schedule(num_scheduled, ended, hits, allocated, None)
+    return Schedule(num_scheduled, ended, hits, allocated, None, asked)
 
 
 def _new_requests(
-    new_requests: Iterable[Any], config: PrefixCacheConfig, live: Mapping[str, Any], ended: list[str]
-) -> tuple[Hits, list[int]]:
-    """The hits of the requests that start a new life, and the blocks they were given beyond those."""
+    new_requests: Iterable[Any],
+    num_scheduled: Mapping[str, int],
+    config: PrefixCacheConfig,
+    live: Mapping[str, Any],
+    ended: list[str],
+) -> tuple[Hits, list[int], int]:
+    """The hits of the requests that start a new life, the blocks they were given beyond those, and the tokens of
+    their prompts (of a request that does not tell its prompt: of its hit and its first chunk)."""
     hits: Hits = {}
     allocated: dict[int, None] = {}
     seen: set[str] = set()
+    asked = 0
     for request in new_requests:
         req_id = request.req_id
         if req_id in seen:
@@ -163,7 +175,9 @@ def _new_requests(
         if tokens:
             hits[req_id] = _hit(req_id, tokens, blocks, config)
         allocated.update(dict.fromkeys(_in_range(req_id, blocks[tokens // config.block_size :], config)))
-    return hits, list(allocated)
+        prompt = getattr(request, "prompt_token_ids", None)
+        asked += len(prompt) if prompt is not None else tokens + num_scheduled.get(req_id, 0)
+    return hits, list(allocated), asked
 
 
 def _hit(req_id: str, tokens: int, given: list[int], config: PrefixCacheConfig) -> tuple[int, list[int]]:

@@ -21,6 +21,7 @@ from palimpsest.prefix_cache.group import tids_of, whole
 from palimpsest.prefix_cache.interface import PrefixCacheConfig
 from palimpsest.prefix_cache.records import BudgetTicket, PoolWrite
 from palimpsest.prefix_cache.sets import fire
+from palimpsest.prefix_cache.slow_waits import SlowWaits
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.prefix_cache.tasks import WriteTask
 from palimpsest.sync import LockLike, Sync
@@ -35,6 +36,8 @@ class TaskBoard:
     def __init__(self, config: PrefixCacheConfig, sync: Sync, trace: Sink | None, stats: Stats) -> None:
         self._sync, self._trace, self.stats = sync, trace, stats
         self._timeout_s, self.budget_bytes = config.staging_claim_timeout_s, config.gpu_staging_bytes
+        #: warns of waits that last
+        self.slow = SlowWaits(config.slow_wait_s)
         self._lock = sync.lock()
         self._work = sync.condition(self._lock)
         #: registered and not yet drained, by tid; guarded by the task lock

@@ -52,11 +52,16 @@ def as_line(value: Any) -> bytes:
     return orjson.dumps(value, _plain, _AS_IT_IS)
 
 
+def plain(value: Any) -> Any:
+    """`value` as a reader of its line has it: lists, and names as strings."""
+    return orjson.loads(as_line(value))
+
+
 def event_line(event: Event) -> bytes:
     """The event as it stands in an NDJSON trace."""
     return as_line(event._asdict())
 
 
-def header_line(config: dict[str, Any]) -> bytes:
+def header_line(config: dict[str, Any], **more: Any) -> bytes:
     """What stands before the events."""
-    return as_line({"schema": SCHEMA_VERSION, "config": config})
+    return as_line({"schema": SCHEMA_VERSION, "config": config, **more})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ import torch
 from palimpsest.prefix_cache.group_view import FullAttentionGroupView
 from palimpsest.prefix_cache.interface import KeyLayout, PrefixCacheConfig
 from palimpsest.prefix_cache.manager import PrefixCacheManager
+from palimpsest.prefix_cache.settings import from_environment
 from palimpsest.runners.reference.batch import InputBatch
 from palimpsest.runners.reference.blocks import BlockManager
 from palimpsest.runners.reference.builder import OutputBuilder, SavedStep
@@ -87,14 +89,14 @@ class ReferenceRunner:
 
     def _make_cache(self) -> PrefixCacheManager:
         settings = self.settings
-        config = PrefixCacheConfig(
-            num_blocks=settings.num_blocks,
-            block_size=settings.block_size,
-            staging_capacity_tokens=settings.max_tokens,
-            staging_claim_timeout_s=settings.timeout_s,
-            gpu_staging_bytes=settings.gpu_staging_bytes,
-            layouts={key.name: KeyLayout(settings.dtype, key.row_shape) for key in self._live.keys},
-        )
+        fields: dict[str, Any] = {
+            "staging_capacity_tokens": settings.max_tokens,
+            "staging_claim_timeout_s": settings.timeout_s,
+            "gpu_staging_bytes": settings.gpu_staging_bytes,
+            "layouts": {key.name: KeyLayout(settings.dtype, key.row_shape) for key in self._live.keys},
+            **from_environment(),
+        }
+        config = PrefixCacheConfig(settings.num_blocks, settings.block_size, **fields)
         view = FullAttentionGroupView(self._batch, block_size=settings.block_size)
         cache = PrefixCacheManager(config, view, eager=False, sync=self._sync, trace=self._trace)
         cache.register_policy(POLICY)
