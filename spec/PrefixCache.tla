@@ -169,14 +169,17 @@ PageExclusive ==
         /\ Cardinality({IF x[1] = "step" THEN x[2] ELSE tasks[x[2]].step : x \in holders[p]}) <= 1
         /\ Len(onWay[p]) <= 1 /\ (eng.pc = "claimed" /\ eng.page = p => Landed(p))
 
+\* A save that was given up before its copy had landed.
+Stuck(k) == CanStall /\ k \notin saved
+
 \* Nothing is held by who does not need it: pages, reads, bytes, tickets. When a request's last task is written
 \* nothing is left of it.
 ReleasedOnce ==
     /\ \A p \in Pages : \A x \in holders[p] :
-        IF x[1] = "step" THEN x[2] \in StepsOn(p) ELSE x[2] \in TasksOn(p) \/ LeavesSoon(x[2])
+        IF x[1] = "step" THEN x[2] \in StepsOn(p) \/ Stuck(x[2]) ELSE x[2] \in TasksOn(p) \/ LeavesSoon(x[2])
     /\ \A h \in Pending : LET k == reads[h].step IN
         \/ k = 0 /\ h[1] = begun.n
-        \/ k # 0 /\ (k \in DOMAIN steps \/ (bld.step = k /\ bld.pc \in {"copying", "merging"}))
+        \/ k # 0 /\ (k \in DOMAIN steps \/ (bld.step = k /\ bld.pc \in {"copying", "merging", "raising"}))
     /\ eng.reserved > 0 => eng.pc \in {"reserved", "page wait", "claimed", "frozen", "aborted"}
     /\ eng.pc \in {"idle", "stopped"} /\ Unfinished = {} => charged = 0 /\ tickets = {}
 
@@ -196,10 +199,11 @@ ConsumeOnce == /\ DOMAIN steps \cap consumed = {}
                /\ saved = DOMAIN steps \cup consumed
 
 \* No write is lost unnoticed: a row on its way has a task, or the cache has failed. Then no step is begun, saved or
-\* taken any more, and the failed tasks hold no page.
+\* taken any more, and the failed tasks hold no page. Nor is a copy: a step whose rows have not landed is not built.
 FailLoud == [][ /\ \A c \in Cells : status'[c] = "IN_TRANSIT" => writer'[c] \in DOMAIN tasks' \/ failed'
                 /\ failed => failed' /\ begins' = begins /\ saved' = saved
                              /\ (bld'.pc = "copying" => bld.pc = "copying")
+                /\ bld.pc = "copying" /\ bld'.pc = "merging" => Landed(bld.page)
                 /\ \A t \in Range(failures') : \A p \in Pages : <<"task", t>> \notin holders'[p] ]_vars
 
 \* Where a thread waits, copies or runs a forward.

@@ -97,7 +97,7 @@ General == { <<x, y, z, Idle({"a", "b", "c"})>> :
 Quiet == /\ eng.up = {}
          /\ \/ eng.pc = "stopped" /\ (failed \/ closed)
             \/ eng.pc = "idle" /\ (agenda = <<>> \/ failed \/ closed)
-         /\ hi \o lo = <<>> /\ com["committer"].pc = "idle"
+         /\ hi \o lo = <<>> /\ (com["committer"].pc = "idle" \/ Overtook)
          /\ com["closer"].pc = "idle" \/ (com["closer"].pc = "ended" /\ com["closer"].todo = {})
          /\ \A t \in Readers : rdr[t].pc = "idle"
          /\ DOMAIN steps = {} /\ BuilderFree
