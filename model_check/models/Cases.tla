@@ -92,6 +92,9 @@ General == { <<x, y, z, Idle({"a", "b", "c"})>> :
             Step({"b"}, <<Part("c", 1, <<1>>, <<0>>)>>, Immediate),
             Step({"a"}, <<Part("a", 0, <<1>>, <<>>)>>, Deferred) } }
 
+\* The same twice over.
+Twice == {x \o y : x, y \in General}
+
 -----------------------------------------------------------------------------
 \* Nothing is left to do: the scheduler is done or refused, all is consumed, every thread rests.
 Quiet == /\ eng.up = {}
