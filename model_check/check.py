@@ -17,6 +17,9 @@ from .output import Kind, Progress, Result
 from .tlc import Run, Runs, run_tlc
 from .workspace import prepare
 
+#: checks one run: `run_tlc`, or what takes its place
+Way = Callable[[Run, Toolchain, Callable[[Progress], None], Runs], Result]
+
 _BY_PROPERTY = (Kind.INVARIANT, Kind.ACTION_PROPERTY, Kind.TEMPORAL_PROPERTY)
 
 
@@ -52,6 +55,20 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@dataclass(frozen=True)
+class Simulation:
+    """Random behaviors instead of all: so many, of at most so many steps, the same ones for the same seed."""
+
+    behaviors: int
+    depth: int
+    seed: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What TLC is told."""
+        return ("-simulate", f"num={self.behaviors}", "-depth", str(self.depth), "-seed", str(self.seed))
+
+
 @dataclass
 class Checker:
     """Runs TLC on models: `jobs` small ones at a time with a worker each, a large one alone with `jobs` workers."""
@@ -61,6 +78,8 @@ class Checker:
     jobs: int
     listener: Listener
     fits: Callable[..., int] = runs_that_fit
+    simulation: Simulation | None = None
+    way: Way = run_tlc
 
     def check(self, models: Sequence[Model]) -> list[Outcome]:
         """An outcome for each of `models`, in their order. Raises `ToolMissingError` where TLC cannot run."""
@@ -92,7 +111,7 @@ class Checker:
         self.listener.started(model)
         try:
             result = self._named(model, self._run(model, workers, runs), workers, runs)
-            outcome = Outcome(model, result, surprise(model, result))
+            outcome = Outcome(model, result, surprise(model, result, counted=self.simulation is None))
         except ManifestError as error:
             outcome = Outcome(model, None, str(error))
         self.listener.finished(outcome)
@@ -101,8 +120,10 @@ class Checker:
     def _run(self, model: Model, workers: int, runs: Runs) -> Result:
         with tempfile.TemporaryDirectory(prefix="palimpsest-model-") as folder:
             module, config = prepare(model, self.manifest, Path(folder))
-            run = Run(module, config, workers, model.heap, model.deadlock, model.limit_s)
-            return run_tlc(run, self.tools, lambda progress: self.listener.progressed(model, progress), runs)
+            options = self.simulation.options if self.simulation else ()
+            threads = 1 if self.simulation else workers  # with more, the seed does not say which behaviors they are
+            run = Run(module, config, threads, model.heap, model.deadlock, model.limit_s, options)
+            return self.way(run, self.tools, lambda progress: self.listener.progressed(model, progress), runs)
 
     def _named(self, model: Model, result: Result, workers: int, runs: Runs) -> Result:
         """`result` with the violated property's name: TLC has none for a temporal one, and a place for a part."""
@@ -124,16 +145,16 @@ def _results(futures: Iterable[Future[Outcome]]) -> Iterable[Outcome]:
     return [future.result() for future in futures]
 
 
-def surprise(model: Model, result: Result) -> str | None:
-    """What about `result` the manifest does not expect, or None."""
+def surprise(model: Model, result: Result, *, counted: bool = True) -> str | None:
+    """What about `result` the manifest does not expect, or None; distinct states where they were `counted`."""
     if result.verdict != model.expect:
         return f"{result.verdict}, and {_expected(model)} is expected"
     if model.expect != OK:
         return None
-    states = result.progress.distinct
+    states = result.progress.distinct if counted else result.progress.generated
     if states == 0:
         return "no states: nothing was checked"
-    if model.states is not None and states != model.states:
+    if counted and model.states is not None and states != model.states:
         return f"{states:,} distinct states, and {model.states:,} are expected"
     return None
 
@@ -143,9 +164,16 @@ def _expected(model: Model) -> str:
 
 
 def check(
-    manifest: Manifest, models: Sequence[Model], tools: Toolchain, jobs: int, listener: Listener
+    manifest: Manifest,
+    models: Sequence[Model],
+    tools: Toolchain,
+    jobs: int,
+    listener: Listener,
+    *,
+    simulation: Simulation | None = None,
+    way: Way = run_tlc,
 ) -> list[Outcome]:
-    """An outcome for each of `models`."""
+    """An outcome for each of `models`: of all its behaviors, or of a `simulation`'s."""
     if not models:
         raise CheckError(f"no models to check in {manifest.path}")
-    return Checker(manifest, tools, jobs, listener).check(models)
+    return Checker(manifest, tools, jobs, listener, simulation=simulation, way=way).check(models)

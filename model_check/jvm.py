@@ -50,13 +50,22 @@ class Toolchain:
     java: Path
     jar: Path
 
-    def command(self, heap: Heap, tmp: Path, class_path: Sequence[Path] = ()) -> list[str]:
-        """The start of a command line for TLC: `tmp` is the JVM's own folder for temporary files, and
-        `class_path` has classes that come before the jar's own."""
+    def command(
+        self,
+        heap: Heap,
+        tmp: Path,
+        class_path: Sequence[Path] = (),
+        *,
+        program: str = "tlc2.TLC",
+        properties: Mapping[str, str | int] | None = None,
+    ) -> list[str]:
+        """The start of a command line for one of TLC's programs: `tmp` is the JVM's own folder for temporary files,
+        `class_path` has classes that come before the jar's own, `properties` are for the program."""
         classes = os.pathsep.join(map(str, [*class_path, self.jar]))
         # a count is printed with the separators of the user's language
-        properties = [f"-Djava.io.tmpdir={tmp}", "-Duser.language=en", "-Duser.country=US"]
-        return [str(self.java), *heap.arguments, *properties, "-cp", classes, "tlc2.TLC"]
+        values = {"java.io.tmpdir": tmp, "user.language": "en", "user.country": "US", **(properties or {})}
+        given = [f"-D{name}={value}" for name, value in values.items()]
+        return [str(self.java), *heap.arguments, *given, "-cp", classes, program]
 
 
 def find_toolchain(env: Mapping[str, str] = os.environ) -> Toolchain:

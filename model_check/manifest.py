@@ -17,7 +17,8 @@ OK = "ok"
 DEADLOCK = "Deadlock"
 
 _KINDS = ("model", "reach", "mutant")
-_SETS = ("quick", "full")
+#: each has the models of those before it, but for `random`, whose models are for simulation only
+_SETS = ("quick", "full", "deep", "random")
 _SIZES = ("small", "large")
 _LIMIT_S = {"small": 900.0, "large": 7200.0}
 #: what a model says for itself, whatever its base says
@@ -85,12 +86,13 @@ class Manifest:
     threads: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, names: Sequence[str] = (), which: str | None = None) -> list[Model]:
-        """The models named; else those of the set `which`, of which `full` has them all."""
+        """The models named; else those of the set `which`, with those of the smaller sets; else all."""
         if unknown := [name for name in names if name not in self.models]:
             raise ManifestError(f"no model {', '.join(unknown)} in {self.path}; there are {', '.join(self.models)}")
         if names:
             return [self.models[name] for name in dict.fromkeys(names)]
-        return [model for model in self.models.values() if which in (None, "full", model.set)]
+        included = _SETS if which is None else (which,) if which == "random" else _SETS[: _SETS.index(which) + 1]
+        return [model for model in self.models.values() if model.set in included]
 
 
 def load_manifest(path: Path = MANIFEST, spec: Path | None = None) -> Manifest:

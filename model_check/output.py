@@ -18,6 +18,8 @@ _END = re.compile(r"@!@!@ENDMSG (-?\d+) @!@!@")
 _COUNTS = re.compile(
     r"([\d,.]+) states generated.*?, ([\d,.]+) distinct states found.*?, ([\d,.]+) states left on queue"
 )
+#: of a simulation, which does not know what it has seen before
+_RANDOM = re.compile(r"([\d,.]+) states generated.*?, -1 distinct states found")
 _PLACE = re.compile(r"line (\d+), col (\d+) to line (\d+), col (\d+) of module (\w+): (\d+)")
 _STATE = re.compile(r"(\d+): (?:<(.*)>|(.+))$")
 _ACTION = re.compile(r"(?P<name>[\w!]+)(?:\((?P<args>.*)\))?(?: line (?P<where>.*))?$")
@@ -45,6 +47,8 @@ class Kind(Enum):
     PARSE = "parse error"
     CRASH = "crash"
     LIMIT = "time limit"
+    #: TLC's distributed mode says that something is violated, and not what
+    UNNAMED = "some violation"
 
 
 #: a violation's message: its kind, and where it has it the violated property's name
@@ -134,6 +138,7 @@ class Output:
     #: what the specification itself printed, without the mark
     said: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=dict)
+    _simulates: bool = False
     _code: int | None = None
     _severity: int = 0
     _text: list[str] = field(default_factory=list)
@@ -161,6 +166,8 @@ class Output:
     def _message(self, code: int, text: str) -> None:
         if counts := _COUNTS.search(text):
             self.progress = Progress(*(int(re.sub(r"\D", "", number)) for number in counts.groups()))
+        elif random := _RANDOM.search(text):
+            self.progress, self._simulates = Progress(int(re.sub(r"\D", "", random[1]))), True
         elif code in _STATE_CODES:
             self._state(text)
         elif code == _BACK_TO_STATE:
@@ -210,6 +217,8 @@ class Output:
         self._close()
         if self.kind is Kind.OK and status != 0:
             self.kind = Kind.CRASH
+        if self.kind is None and self._simulates and status == 0 and not self.errors:
+            self.kind = Kind.OK
         if self.kind is None:
             self.kind = _KIND_OF_STATUS.get(status, Kind.CRASH)
 

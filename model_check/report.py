@@ -99,8 +99,13 @@ def _all(outcomes: Sequence[Outcome]) -> str:
 
 def _cells(outcome: Outcome) -> list[str]:
     model, result = outcome.model, outcome.result
-    counted = [f"{result.progress.distinct:,}", f"{result.seconds:.1f}"] if result else ["", ""]
+    counted = [_counted(result.progress), f"{result.seconds:.1f}"] if result else ["", ""]
     return [model.name, model.kind, _verdict(outcome), _expected(model), *counted]
+
+
+def _counted(progress: Progress) -> str:
+    """Distinct states; of a simulation, which does not know them, those that it went through."""
+    return f"{progress.distinct:,}" if progress.distinct else f"{progress.generated:,} visited"
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -108,7 +113,7 @@ def _verdict(outcome: Outcome) -> str:
     return f"violates {outcome.verdict}" if violated else outcome.verdict
 
 
-_NO_VIOLATION = (Kind.DEADLOCK, Kind.ASSUMPTION, Kind.EVALUATION, Kind.PARSE, Kind.CRASH, Kind.LIMIT)
+_NO_VIOLATION = (Kind.DEADLOCK, Kind.ASSUMPTION, Kind.EVALUATION, Kind.PARSE, Kind.CRASH, Kind.LIMIT, Kind.UNNAMED)
 
 
 def _expected(model: Model) -> str:

@@ -105,25 +105,31 @@ def run_tlc(
             raise CheckError(f"there is no {path}")
     with tempfile.TemporaryDirectory(prefix="palimpsest-tlc-") as folder:
         room = Path(folder)
-        command = _command(run, tools or find_toolchain(), room)
-        return _watch(command, run, room, on_progress or (lambda _: None), runs or Runs())
+        furnish(run, room)
+        command = [*(tools or find_toolchain()).command(run.heap, room / "tmp", run.class_path), *arguments(run, room)]
+        return watch(command, run, room, on_progress or (lambda _: None), runs or Runs())
 
 
-def _command(run: Run, tools: Toolchain, room: Path) -> list[str]:
+def furnish(run: Run, room: Path) -> None:
+    """Put what TLC reads into the folder `room`, and what it writes has a place there."""
     (room / "tmp").mkdir()
     spec = room / "spec"
     spec.mkdir()
     # TLC writes beside the module (newer ones a trace module), so it gets a copy
     for module in run.module.parent.glob("*.tla"):
         shutil.copy(module, spec)
-    shutil.copy(run.config, room / "model.cfg")
+    shutil.copy(run.config, spec / "model.cfg")
+
+
+def arguments(run: Run, room: Path) -> list[str]:
+    """The arguments of TLC in the folder `room`."""
     deadlock = [] if run.deadlock else ["-deadlock"]  # the option switches the check off
-    where = ["-metadir", str(room / "states"), "-config", str(room / "model.cfg")]
-    options = ["-tool", "-workers", str(run.workers), "-fp", "0", *deadlock, *run.options, *where]
-    return [*tools.command(run.heap, room / "tmp", run.class_path), *options, run.module.name]
+    where = ["-metadir", str(room / "states"), "-config", "model.cfg"]
+    return ["-tool", "-workers", str(run.workers), "-fp", "0", *deadlock, *run.options, *where, run.module.name]
 
 
-def _watch(command: list[str], run: Run, room: Path, on_progress: Callable[[Progress], None], runs: Runs) -> Result:
+def watch(command: list[str], run: Run, room: Path, on_progress: Callable[[Progress], None], runs: Runs) -> Result:
+    """What comes out of a process of TLC that is started in `room`, which `furnish` has filled."""
     output, start = Output(), time.monotonic()
     process = runs.start(command, room / "spec")
     overdue = threading.Event()

@@ -68,16 +68,18 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-\* What must go on for anything to end: committer, readers, builder and device. The scheduler may stop asking.
+\* What must go on for anything to end: committer, readers, builder and device (where copies may stall: those who wait
+\* for it), and an engine in the middle of a save. The scheduler may stop asking, a forward need not come.
 Fairness ==
-    /\ WF_vars(ClaimCopy \/ HostReady \/ BeginPoolWrite \/ PoolRowWritten \/ Complete)
+    /\ WF_vars(ClaimCopy \/ HostReady \/ BeginPoolWrite \/ PoolRowWritten \/ Complete
+                \/ (CanStall /\ Fail("committer")))
     /\ \A t \in Writers : WF_vars(RecordFailure(t)) /\ WF_vars(Wake(t)) /\ WF_vars(ReleasePage(t))
     /\ WF_vars(Fail("closer")) /\ WF_vars(Drain("closer") \/ ShutdownEnd)
     /\ \A t \in Readers : WF_vars(BeginFetch(t) \/ RowGathered(t) \/ JoinBegin(t)
                                   \/ JoinEnd(t) \/ EndFetch(t) \/ DropRead(t))
-    /\ SF_vars(Drain("builder") \/ TakeStep)
-    /\ WF_vars(ReleasePage("builder"))
-    /\ \A p \in Pages : WF_vars(CopyLands(p))
+    /\ SF_vars(Drain("builder") \/ TakeStep \/ (failed /\ DiscardStep))
+    /\ WF_vars(ReleasePage("builder")) /\ WF_vars(DropRead("builder"))
+    /\ \A p \in Pages : WF_vars(~CanStall /\ CopyLands(p))
     /\ SF_vars(ClaimPageEnd)
     /\ WF_vars(Escalate \/ JoinBegin("engine") \/ JoinEnd("engine") \/ Reserve \/ SealOldest \/ ClaimPageBegin
                \/ Freeze \/ Publish \/ Dispatch \/ ReleasePage("engine") \/ Unreserve)
@@ -169,14 +171,17 @@ PageExclusive ==
         /\ Cardinality({IF x[1] = "step" THEN x[2] ELSE tasks[x[2]].step : x \in holders[p]}) <= 1
         /\ Len(onWay[p]) <= 1 /\ (eng.pc = "claimed" /\ eng.page = p => Landed(p))
 
+\* A save that was given up before its copy had landed.
+Stuck(k) == CanStall /\ k \notin saved
+
 \* Nothing is held by who does not need it: pages, reads, bytes, tickets. When a request's last task is written
 \* nothing is left of it.
 ReleasedOnce ==
     /\ \A p \in Pages : \A x \in holders[p] :
-        IF x[1] = "step" THEN x[2] \in StepsOn(p) ELSE x[2] \in TasksOn(p) \/ LeavesSoon(x[2])
+        IF x[1] = "step" THEN x[2] \in StepsOn(p) \/ Stuck(x[2]) ELSE x[2] \in TasksOn(p) \/ LeavesSoon(x[2])
     /\ \A h \in Pending : LET k == reads[h].step IN
         \/ k = 0 /\ h[1] = begun.n
-        \/ k # 0 /\ (k \in DOMAIN steps \/ (bld.step = k /\ bld.pc \in {"copying", "merging"}))
+        \/ k # 0 /\ (k \in DOMAIN steps \/ (bld.step = k /\ bld.pc \in {"copying", "merging", "raising"}))
     /\ eng.reserved > 0 => eng.pc \in {"reserved", "page wait", "claimed", "frozen", "aborted"}
     /\ eng.pc \in {"idle", "stopped"} /\ Unfinished = {} => charged = 0 /\ tickets = {}
 
@@ -196,10 +201,11 @@ ConsumeOnce == /\ DOMAIN steps \cap consumed = {}
                /\ saved = DOMAIN steps \cup consumed
 
 \* No write is lost unnoticed: a row on its way has a task, or the cache has failed. Then no step is begun, saved or
-\* taken any more, and the failed tasks hold no page.
+\* taken any more, and the failed tasks hold no page. Nor is a copy: a step whose rows have not landed is not built.
 FailLoud == [][ /\ \A c \in Cells : status'[c] = "IN_TRANSIT" => writer'[c] \in DOMAIN tasks' \/ failed'
                 /\ failed => failed' /\ begins' = begins /\ saved' = saved
                              /\ (bld'.pc = "copying" => bld.pc = "copying")
+                /\ bld.pc = "copying" /\ bld'.pc = "merging" => Landed(bld.page)
                 /\ \A t \in Range(failures') : \A p \in Pages : <<"task", t>> \notin holders'[p] ]_vars
 
 \* Where a thread waits, copies or runs a forward.
@@ -211,6 +217,28 @@ Waits(t) ==
 
 \* No lock is held over a wait, a flush, a fetch, a forward or a copy.
 NoWaitUnderLock == \A t \in Threads : Waits(t) => \A l \in DOMAIN lock : lock[l] # t
+
+-----------------------------------------------------------------------------
+(* What comes in the end, where LiveSpec says what must go on. Said of all tasks, and of all reads, at once: this is *)
+(* more than each by itself, and holds as a scheduler's plans come to an end.                               *)
+
+\* Tasks that take no more rows are written, or fail.
+EveryTaskEnds == LET ending == Unfinished \ Range(openTask) IN ending # {} ~> ending = {}
+
+\* A page that was taken comes free, or a copy keeps it that its save did not wait for any longer.
+EveryPageFreed == \A p \in Pages :
+    holders[p] # {} ~> holders[p] = {} \/ \E x \in holders[p] : x[1] = "step" /\ Stuck(x[2])
+
+\* Planned reads are delivered or let go of.
+EveryReadDropped == Pending # {} ~> Pending = {}
+
+\* A save that waits for writes, bytes or a page gets its page, or raises.
+BlockedSaveProceeds ==
+    eng.pc \in {"joining", "joined", "over budget", "flush", "flushing", "flushed", "reserved", "page wait"}
+        ~> eng.pc \in {"claimed", "idle", "stopped"}
+
+\* A shutdown ends, and then nothing is held for a step.
+ShutdownEnds == closed ~> At("closer", "ended") /\ com["closer"].todo = {}
 
 -----------------------------------------------------------------------------
 (* The protocol does nothing that RowStore does not allow. A row that can be planned on is where its bytes are: *)

@@ -83,12 +83,12 @@ ReaderDrops(t) ==
     /\ reads' = IF Gone(t) THEN reads ELSE Over({rdr[t].hit})
     /\ rdr' = [rdr EXCEPT ![t] = IdleReader]
 
-\* The builder lets go of its step's reads: one of them raised, or nobody asked for them.
+\* The builder lets go of its step's reads: it raises, one of them raised, or nobody asked for them.
 BuilderDrops ==
-    /\ bld.pc = "merging"
+    /\ bld.pc \in {"merging", "raising"}
     /\ LET mine == {h \in DOMAIN reads : reads[h].step = bld.step}
        IN  /\ mine \cap Pending # {}
-           /\ CanDrop \/ \E h \in mine : reads[h].st = "over"
+           /\ CanDrop \/ bld.pc = "raising" \/ \E h \in mine : reads[h].st = "over"
            /\ reads' = Over(mine)
     /\ UNCHANGED rdr
 

@@ -2,10 +2,10 @@
 (* Steps on their way through the cache, and who owns the slots. Lock: state.                              *)
 EXTENDS Reads
 
-BuilderFree == bld.pc = "idle" \/ /\ bld.pc = "merging"
+BuilderFree == bld.pc = "idle" \/ /\ bld.pc \in {"merging", "raising"}
                                   /\ ~\E h \in Pending : reads[h].step = bld.step
                                   /\ "builder" \in Readers => rdr["builder"].pc = "idle"
-ToEnd == /\ com["closer"].pc = "closing" /\ At("committer", "idle") /\ Unfinished = {}
+ToEnd == /\ com["closer"].pc = "closing" /\ (At("committer", "idle") \/ Overtook) /\ Unfinished = {}
          /\ "prefetch" \in Readers => rdr["prefetch"].pc = "idle"
 Release == lock' = [lock EXCEPT !["state"] = Nobody]
 

@@ -52,20 +52,24 @@ TaskHolds(T) == {<<"task", t>> : t \in T}
 HoldsAny(T) == \E p \in Pages : holders[p] \cap TaskHolds(T) # {}
 Leave(p, who) == holders' = [holders EXCEPT ![p] = @ \ who]
 
-\* A save that does not publish gives its page up, once the copy that it queued has landed.
+\* A save that does not publish gives its page up, once the copy that it queued has landed. Where that does not come,
+\* the page stays with the step for good, as the copy still uses it. (The wait raises: no event.)
 EngineLeaves ==
     /\ eng.pc \in {"claimed", "frozen"} /\ lock.state # "engine"
     /\ CanAbort \/ closed \/ failed
-    /\ Landed(eng.page)
-    /\ Leave(eng.page, {<<"step", eng.step>>})
+    /\ \/ Landed(eng.page) /\ Leave(eng.page, {<<"step", eng.step>>})
+       \/ CanStall /\ ~Landed(eng.page) /\ UNCHANGED holders
     /\ eng' = [eng EXCEPT !.pc = IF eng.reserved > 0 THEN "aborted" ELSE Back, !.page = NoPage, !.clone = Blank]
     /\ UNCHANGED <<bld, com>>
 
-\* The builder has copied its step's rows off the page, or discards the step.
+\* The builder has copied its step's rows off the page, discards the step, or has waited for the rows in vain: then it
+\* leaves the page to the tasks, lets go of its reads and raises.
 BuilderLeaves ==
-    /\ bld.pc = "leaving" \/ (bld.pc = "copying" /\ Landed(bld.page))
+    /\ \E pc \in CASE bld.pc = "leaving" -> {"idle"}
+                  [] bld.pc = "copying" -> {x \in {"merging"} : Landed(bld.page)} \cup {x \in {"raising"} : CanStall}
+                  [] OTHER -> {} :
+        bld' = [bld EXCEPT !.pc = pc]
     /\ Leave(bld.page, {<<"step", bld.step>>})
-    /\ bld' = [bld EXCEPT !.pc = IF bld.pc = "copying" THEN "merging" ELSE "idle"]
     /\ UNCHANGED <<eng, com>>
 
 \* Tasks leave their page when their rows are in the pool, or lost.

@@ -17,6 +17,7 @@ CONSTANTS
 
 CONSTANTS        \* switches of the environment
     CanLag,      \* a copy into a page may land after the step was published
+    CanStall,    \* a copy may never land: who waits for it gives up
     CanAbort,    \* a save may fail before it is published, and is tried again
     CanSkip,     \* a step that was begun may stay without a forward
     CanDrop,     \* the builder may drop reads that nobody needs, and discard steps; a gather may fail
@@ -199,9 +200,9 @@ EngOK == /\ eng.pc \in {"idle", "begun", "forward", "joining", "joined", "over b
          /\ eng.page \in Pages \cup {NoPage} /\ eng.step \in 0..stepIds /\ eng.reserved \in Nat
          /\ eng.up \cup eng.last \cup eng.wait \subseteq 1..tids /\ eng.clone \in Bytes
 
-\* The builder: the step that it consumes, and its page.
+\* The builder: the step that it consumes, and its page. It is `raising` when the step's rows did not land in time.
 VARIABLE bld
-BldOK == bld.pc \in {"idle", "copying", "merging", "leaving"}
+BldOK == bld.pc \in {"idle", "copying", "merging", "raising", "leaving"}
 
 \* Readers: the read that each fetches, and the rows gathered so far.
 VARIABLE rdr

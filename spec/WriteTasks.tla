@@ -113,9 +113,17 @@ ClaimCopy ==
            /\ com' = [com EXCEPT !["committer"] = [@ EXCEPT !.pc = "copying", !.tids = claimed]]
     /\ UNCHANGED <<stateVars, recordVars, budgetVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
+\* A shutdown has not waited for the committer's copies any longer, and failed its tasks. The committer does nothing
+\* more with them.
+Overtook == At("committer", "copying") /\ \E t \in com["committer"].tids : t \notin Unfinished
+
+\* Some copy that the committer waits for has not landed, and may never.
+Stalls == /\ CanStall /\ At("committer", "copying") /\ ~Overtook
+          /\ \E t \in com["committer"].tids : IF tasks[t].late THEN TRUE ELSE ~Landed(tasks[t].page)
+
 \* The rows are on the host: the pages have landed, the clones were copied and are let go.
 HostReady ==
-    /\ Free("task") /\ At("committer", "copying")
+    /\ Free("task") /\ At("committer", "copying") /\ ~Overtook
     /\ \A t \in com["committer"].tids : IF tasks[t].late THEN TRUE ELSE Landed(tasks[t].page)
     /\ tasks' = InState(com["committer"].tids, "HOST_READY")
     /\ ReleaseTickets(com["committer"].tids)
@@ -149,16 +157,18 @@ Complete ==
     /\ To("committer", "recorded")
     /\ UNCHANGED <<stateVars, queueVars, failures, woken, budgetVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
-\* Tasks are lost: the committer's, or at the end those that nobody will write.
+\* Tasks are lost: the committer's, when their write fails or their copy does not land in time; or at the end those that
+\* nobody will write, the ones that the committer is stuck with among them.
 Fail(t) ==
     /\ Free("task")
     /\ LET T == IF t = "committer" THEN com[t].tids ELSE Unfinished
-       IN  /\ IF t = "committer" THEN CanFail /\ com[t].pc \in {"copying", "ready", "writing"}
-              ELSE At(t, "closing") /\ At("committer", "idle") /\ hi \o lo = <<>> /\ T # {}
+       IN  /\ IF t = "committer" THEN (CanFail /\ com[t].pc \in {"copying", "ready", "writing"} /\ ~Overtook) \/ Stalls
+              ELSE At(t, "closing") /\ ((At("committer", "idle") /\ hi \o lo = <<>>) \/ Stalls) /\ T # {}
            /\ tasks' = InState(T, "FAILED")
+           /\ hi' = Drop(hi, T) /\ lo' = Drop(lo, T)
            /\ ReleaseTickets(T)
            /\ com' = [com EXCEPT ![t] = [@ EXCEPT !.pc = "failed", !.tids = T, !.todo = {}]]
-    /\ UNCHANGED <<stateVars, queueVars, recordVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
+    /\ UNCHANGED <<stateVars, recordVars, holders, memVars, lock, eng, bld, rdr, schedVars>>
 
 \* The failure records are published after the pages were left; nobody is woken yet.
 RecordFailure(t) ==

@@ -388,3 +388,12 @@ def committer_dies(s: Script) -> None:
 def wait_runs_out(s: Script) -> None:
     s.run({"a": prefill([0], 2)})
     s.run({"b": hit([0, 1], 2, 1)})
+
+
+@scenario(
+    "S17", "copies that do not land in time are raised for and never built", slow_device=True, timeouts=1,
+    allows=(WaitTimeoutError, WriteFailedError),
+)  # fmt: skip
+def copies_stall(s: Script) -> None:
+    s.build(s.step({"a": prefill([0], 1)}))
+    s.idle()

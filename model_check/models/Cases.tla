@@ -92,12 +92,15 @@ General == { <<x, y, z, Idle({"a", "b", "c"})>> :
             Step({"b"}, <<Part("c", 1, <<1>>, <<0>>)>>, Immediate),
             Step({"a"}, <<Part("a", 0, <<1>>, <<>>)>>, Deferred) } }
 
+\* The same twice over.
+Twice == {x \o y : x, y \in General}
+
 -----------------------------------------------------------------------------
 \* Nothing is left to do: the scheduler is done or refused, all is consumed, every thread rests.
 Quiet == /\ eng.up = {}
          /\ \/ eng.pc = "stopped" /\ (failed \/ closed)
             \/ eng.pc = "idle" /\ (agenda = <<>> \/ failed \/ closed)
-         /\ hi \o lo = <<>> /\ com["committer"].pc = "idle"
+         /\ hi \o lo = <<>> /\ (com["committer"].pc = "idle" \/ Overtook)
          /\ com["closer"].pc = "idle" \/ (com["closer"].pc = "ended" /\ com["closer"].todo = {})
          /\ \A t \in Readers : rdr[t].pc = "idle"
          /\ DOMAIN steps = {} /\ BuilderFree

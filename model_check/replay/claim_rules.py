@@ -34,6 +34,7 @@ class ClaimRules(ReadRules):
         missing = [(r, key) for r in begun.hits for key in s.keys if (r, key) not in begun.reads]
         self.plan_all(post["reads"], missing, begun)
         s.steps[args["step"]] = (args["page"], list(begun.reads.values()))
+        s.frozen[args["page"]].published = True
         s.begun = None
         self.same("holders", sorted(s.holders[args["page"]]), post["holders"])
 

@@ -83,13 +83,13 @@ class PageRules(Rules):
         for holder in left:
             if holder not in holders:
                 self.reject("it holds the page", "ReleasedOnce", f"{holder} on page {page}")
-            self._may_leave(page, *holder)
+            self._may_leave(page, *holder, thread=thread)
             holders.remove(holder)
         if not holders:
             self.s.frozen.pop(page, None)
         self.same_holders(page, post["holders"])
 
-    def _may_leave(self, page: int, kind: str, number: int) -> None:
+    def _may_leave(self, page: int, kind: str, number: int, *, thread: str) -> None:
         s = self.s
         if kind == "task":
             task = s.tasks[number]
@@ -98,9 +98,12 @@ class PageRules(Rules):
             return
         if number in s.steps:
             self.reject("its step is consumed", "PageExclusive", f"step {number}")
-        alone = len(s.holders[page]) == 1  # a wait for the copy may run out; then tasks keep the page
-        if alone and number in s.taken and page in s.frozen and not s.frozen[page].landed:
-            self.reject("the step's copy has landed", "SourceFrozen", f"page {page}")
+        copy = s.frozen.get(page)
+        if copy is not None and not copy.landed:
+            if not copy.published:
+                self.reject("the copy of a step that is given up has landed", "PageExclusive", f"page {page}")
+            if number in s.taken:  # its wait for the copy ran out
+                s.raising.add(thread)
         s.taken.discard(number)
 
     # ---------------------------------------------------------------- memory

@@ -100,6 +100,8 @@ class ReadRules(Rules):
             self.reject("the read is pending", "ReleasedOnce", f"read {rid}")
         if read.fetching:
             self.reject("the read is fetched once", "ReleasedOnce", f"read {rid}")
+        if thread in s.raising:
+            self.reject("the rows of the thread's step have landed", "FailLoud", f"{thread!r}")
         if s.fetches.get(thread) in s.reads:
             self.reject("the thread fetches one read at a time", "ReleasedOnce", f"{thread!r}: {s.fetches[thread]}")
         read.fetching = True

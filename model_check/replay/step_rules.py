@@ -131,6 +131,7 @@ class StepRules(ClaimRules):
         self.loud()
         self.s.building[thread] = self._consume(args["step"], post)
         self.s.taken.add(args["step"])
+        self.s.raising.discard(thread)
 
     def discard_step(self, args: Args, post: Args, thread: str) -> None:
         self.open()
@@ -179,9 +180,14 @@ class StepRules(ClaimRules):
         s = self.s
         if not s.ended:
             self.reject("the trace goes on to the end of the cache", "ReleasedOnce", "it is a part of one")
-        if held := [sorted(holders) for holders in s.holders if holders]:
+        if held := [sorted(holders) for page, holders in enumerate(s.holders) if holders and not self._is_stuck(page)]:
             self.reject("no page is held at the end", "ReleasedOnce", f"{held}")
         if s.staged_bytes:
             self.reject("no byte is charged at the end", "BudgetExact", f"{s.staged_bytes}")
         if s.unwoken:
             self.reject("everybody was woken", "RecordBeforeWake", f"{sorted(s.unwoken)}")
+
+    def _is_stuck(self, page: int) -> bool:
+        """Whether a copy that never landed keeps the page: its step was given up before it was published."""
+        copy = self.s.frozen.get(page)
+        return copy is not None and not copy.landed and not copy.published

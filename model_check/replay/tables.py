@@ -155,6 +155,8 @@ class Frozen:
     keys: list[str]
     tags: dict[str, IntArray]
     landed: bool = False
+    #: its step was published
+    published: bool = False
 
 
 @dataclass(slots=True)
@@ -198,6 +200,8 @@ class State:
         self.writing: dict[str, Writing] = {}
         #: by thread: the reads of the step that it took last
         self.building: dict[str, list[int]] = {}
+        #: threads that left the page of that step before its rows had landed
+        self.raising: set[str] = set()
         #: the end of each task whose record was drained, and those among them whose waiters are not woken
         self.drained: dict[int, str] = {}
         self.unwoken: set[int] = set()

@@ -242,6 +242,7 @@ class WriteRules(PageRules):
             if task.state in ("WRITTEN", "FAILED"):
                 self.reject("task is not final", "TaskChain", f"task {task.tid} is {task.state}")
             task.state = "FAILED"
+        s.hi, s.lo = ([tid for tid in queue if tid not in tids] for queue in (s.hi, s.lo))
         self.release_tickets(tasks)
         s.writing[thread] = Writing("failed", tids)
         self._same_states(tids, post)

@@ -233,10 +233,14 @@ LetsGo(t, e) == /\ rdr[t].pc \notin {"idle", "joining"} /\ Gone(t)
 Raising(e) == /\ e.action = "drop_read" /\ e.thread \in Readers
               /\ rdr[e.thread].pc \in {"join", "joining"} /\ ~Gone(e.thread)
               /\ rdr[e.thread].pc = "joining" \/ SomeLost(rdr[e.thread].joins)
+\* A save gives up while its copy is under way: the page stays with it.
+GivingUp(e) == /\ e.thread = "engine" /\ eng.pc = "frozen" /\ ~Landed(eng.page)
+               /\ e.action \in {"unreserve", "join_begin", "reserve", "claim_page_begin"}
 RaisingSave(e) == /\ e.thread = "engine" /\ eng.pc \in {"joining", "flushing", "page wait"}
                   /\ e.action \in {"begin_step", "drain", "reset", "join_begin", "reserve", "claim_page_begin", "unreserve"}
 
 Between == Gathering(E) \/ Writing(E) \/ Forward(E) \/ NobodyToRaise \/ (\E t \in Readers : LetsGo(t, E)) \/ Raising(E) \/ RaisingSave(E)
+           \/ GivingUp(E)
 Silent ==
     \/ Gathering(E) /\ Gather(E.thread)
     \/ Writing(E) /\ Write
@@ -244,6 +248,7 @@ Silent ==
     \/ NobodyToRaise /\ Escalate
     \/ \E t \in Readers : LetsGo(t, E) /\ DropRead(t)
     \/ Raising(E) /\ (JoinBegin(E.thread) \/ (JoinEnd(E.thread) /\ rdr'[E.thread].pc = "error"))
+    \/ GivingUp(E) /\ ReleasePage("engine") /\ UNCHANGED holders
     \/ RaisingSave(E) /\ ((JoinEnd("engine") /\ eng'.pc \in {"idle", Back}) \/ (eng.pc = "page wait" /\ ClaimPageEnd /\ eng'.pc # "claimed"))
 
 -----------------------------------------------------------------------------

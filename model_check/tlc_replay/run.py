@@ -28,7 +28,7 @@ _FILE = """---- MODULE TraceFile ----
 {definitions}
 ====
 """
-_SWITCHES = ("CanLag", "CanAbort", "CanSkip", "CanDrop", "CanFail", "CanReset", "CanShutdown")
+_SWITCHES = ("CanLag", "CanStall", "CanAbort", "CanSkip", "CanDrop", "CanFail", "CanReset", "CanShutdown")
 
 
 @dataclass(frozen=True)

@@ -262,3 +262,36 @@ def test_a_wrong_number_of_states_is_a_surprise(tmp_path: Path, distinct: int, s
 def test_the_installed_models_can_be_prepared() -> None:
     manifest = load_manifest()
     assert len(manifest.models) > 0
+
+
+def test_random_behaviors_are_those_of_the_seed_and_find_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(tmp_path, COUNTER.replace("states = 15", 'set = "random"'), MUTANT)
+    out = tmp_path / "outcomes.json"
+    assert palimpsest(tmp_path, "--simulate", "5", "--depth", "4", "--seed", "1", "--json", str(out)) == 0
+    holds, broken = json.loads(out.read_text())["models"]
+    assert (holds["model"], holds["verdict"], holds["distinct"], holds["generated"]) == ("counter", "ok", 0, 5 * 4 + 1)
+    assert (broken["model"], broken["verdict"]) == ("mutant-past", "InRange")
+    assert "21 visited" in capsys.readouterr().out
+
+
+def test_a_server_and_a_worker_find_the_states_that_one_process_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = COUNTER.replace('name = "counter"', 'name = "wrong"').replace('["InRange"]', '["Small"]')
+    load(tmp_path, COUNTER, wrong.partition("[threads]")[2].partition("[[model]]")[1] + wrong.partition("[[model]]")[2])
+    assert palimpsest(tmp_path, "counter", "--distributed", "--jobs", "1") == 0
+    assert "15" in capsys.readouterr().out
+    assert palimpsest(tmp_path, "wrong", "--distributed", "--jobs", "1") == 1
+    assert "TLC names it where one process checks the model" in capsys.readouterr().out
+
+
+def test_the_distributed_mode_refuses_what_it_does_not_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(tmp_path, COUNTER, MUTANT)
+    assert palimpsest(tmp_path, "mutant-past", "--distributed") == 2
+    assert "is for models that must hold" in capsys.readouterr().err
+    assert palimpsest(tmp_path, "--distributed") == 2
+    assert "models that are named" in capsys.readouterr().err

@@ -20,9 +20,11 @@ from palimpsest.errors import ShutdownError, WaitTimeoutError, WriteFailedError
 from palimpsest.prefix_cache import copies
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy
 from palimpsest.trace import MemorySink
+from palimpsest_model_check.tlc_replay import replay_in_tlc
+from palimpsest_model_check.tlc_replay.translate import translate
 from tests.scenario.test_scenario_copies import assert_pool
 from tests.scenario.test_scenario_visibility import assert_rows
-from tests.support import HASTY_S, PATIENT_S, Background, Script, hit, more, prefill
+from tests.support import HASTY_S, PATIENT_S, Background, Script, held_at, hit, more, prefill
 
 DEFERRED = ModelCachePolicy(deferred_keys=frozenset({"d"}))
 KEYS = (HIDDEN_KEY, "k", "d")
@@ -333,3 +335,27 @@ def test_a_page_whose_copy_never_lands_is_not_given_to_another_step(on_device, d
     with suppress(WriteFailedError):
         s.cache._controller.join(s.cache._join_next_step_tids)
     s.cache.discard_step(step)
+
+
+@pytest.mark.parametrize("first", ["builder", "committer"])
+def test_S17_a_builder_whose_rows_never_land_raises_and_their_write_is_lost_loudly(on_device, device, first):
+    s = on_device(eager=False, staging_claim_timeout_s=HASTY_S)
+    controller = s.cache._controller
+    with held_at(controller, "_copy_to_host") as committer, held_at(s.cache, "_copy_out") as builder:
+        step = s.step({"a": prefill([0], 4), "b": hit([0, 1], 4, 1)}, "k")
+        tasks = list(controller._tasks.values())
+        outputs = Background(lambda: s.cache.materialize(step, ["a", "b"]), name="builder")
+        builder.wait_until_reached()
+        for thread in (builder, committer) if first == "builder" else (committer, builder):
+            thread.open()
+            if thread is committer:
+                assert all(task.done.wait(PATIENT_S) for task in tasks)
+            else:
+                with pytest.raises(WaitTimeoutError, match="a device copy did not land"):
+                    outputs.result()
+                assert len(controller._staging_pool._busy[0]) == (2 if first == "builder" else 0)
+    assert not list(s.cache._pending_reads)
+    with pytest.raises(WriteFailedError):
+        s.begin({"c": prefill([2], 1)})
+    end = replay_in_tlc([translate(first, s.trace.config, s.trace.events, None)])
+    assert all(verdict.ok for verdict in end), "\n".join(map(str, end))

@@ -7,16 +7,17 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palimpsest_model_check.check import Outcome
-    from palimpsest_model_check.manifest import Manifest
+    from palimpsest_model_check.check import Outcome, Way
+    from palimpsest_model_check.manifest import Manifest, Model
 
 _DESCRIPTION = """\
 Checks each model of the specification with TLC. Its verdict and its number of states must be those that the
@@ -39,8 +40,22 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the manifest; else a whole set")
-    parser.add_argument("--set", choices=("quick", "full"), default="quick", help="full has the quick ones too (quick)")
+    parser.add_argument(
+        "--set", choices=("quick", "full", "deep"), default="quick", help="each has those of the ones before it (quick)"
+    )
     parser.add_argument("--jobs", type=positive, metavar="N", help="models at a time, workers of a large one (cores)")
+    parser.add_argument(
+        "--simulate", type=positive, metavar="N", help="N random behaviors of each model instead of all"
+    )
+    parser.add_argument("--depth", type=positive, default=200, metavar="N", help="steps of a random behavior (200)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random behaviors (0)")
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="the models named: TLC's server, and --jobs processes that work for it",
+    )
+    parser.add_argument("--host", metavar="NAME", help="what workers on other machines know this one by")
+    parser.add_argument("--port", type=positive, metavar="N", help="where the server listens (one that is free)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes as JSON")
     parser.add_argument("--out", type=Path, default=Path("counterexamples"), metavar="DIR", help="(counterexamples)")
     parser.add_argument("--list", action="store_true", help="show the models and what each is for")
@@ -96,18 +111,34 @@ def _list(args: argparse.Namespace, manifest: Manifest, console: Console) -> int
 
 def _check(args: argparse.Namespace, manifest: Manifest, console: Console) -> int:
     from palimpsest_model_check import report
-    from palimpsest_model_check.check import check, usable_cores
+    from palimpsest_model_check.check import Simulation, check, usable_cores
     from palimpsest_model_check.jvm import find_toolchain
+    from palimpsest_model_check.tlc import run_tlc
 
-    models = manifest.select(args.models, args.set)
+    jobs = args.jobs or usable_cores()
+    simulation = Simulation(args.simulate, args.depth, args.seed) if args.simulate else None
+    models = manifest.select(args.models, "random" if simulation else args.set)
+    way = _distributed(args, models, jobs) if args.distributed else run_tlc
     with report.CheckProgress(console, len(models)) as progress:
-        outcomes = check(manifest, models, find_toolchain(), args.jobs or usable_cores(), progress)
+        outcomes = check(manifest, models, find_toolchain(), jobs, progress, simulation=simulation, way=way)
     files = _counterexamples(args, manifest, outcomes, console)
     console.print(report.outcome_table(outcomes))
     report.print_surprises(console, outcomes)
     if args.json:
         args.json.write_text(json.dumps(report.to_json(outcomes, files), indent=1) + "\n", encoding="utf-8")
     return 1 if any(outcome.surprise for outcome in outcomes) else 0
+
+
+def _distributed(args: argparse.Namespace, models: Sequence[Model], jobs: int) -> Way:
+    """A way to check with TLC's server and `jobs` workers on this machine."""
+    from palimpsest_model_check import distributed
+    from palimpsest_model_check.errors import CheckError
+
+    if not args.models or args.simulate:
+        raise CheckError("--distributed is for models that are named, and not for --simulate")
+    distributed.require_safety(models)
+    where = {"port": args.port, **({"host": args.host} if args.host else {})}
+    return partial(distributed.run_distributed, workers=jobs, **where)
 
 
 def _counterexamples(

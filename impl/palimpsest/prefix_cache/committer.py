@@ -88,10 +88,15 @@ class Committer(JoinBoard):
         return as_group(popped)
 
     def _dequeue(self, task: WriteTask) -> list[WriteTask]:
-        for tids in (self._queue_hi, self._queue_lo):
-            if task.tid in tids:
-                tids.remove(task.tid)
+        self._unqueue({task.tid})
         return [task]
+
+    def _unqueue(self, tids: set[int]) -> None:
+        for queue in (self._queue_hi, self._queue_lo):
+            if not tids.isdisjoint(queue):
+                left = [tid for tid in queue if tid not in tids]
+                queue.clear()
+                queue.extend(left)
 
     def _copy_to_host(self, tasks: Collection[WriteTask]) -> None:
         """Wait until the tasks' rows are on the host, copying deferred clones there."""
@@ -197,6 +202,7 @@ class Committer(JoinBoard):
                 self.disturbances += 1
                 if cause is not None:
                     self._causes[task.tid] = cause
+            self._unqueue({task.tid for task in failed})
             self._release_tickets(failed)
             if not isinstance(cause, ShutdownError):
                 self.stats.writes_failed += len(failed)

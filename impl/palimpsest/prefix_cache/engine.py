@@ -82,6 +82,7 @@ class EngineSide(PublishSide):
     ) -> tuple[StepContext, list[WriteTask], list[int]]:
         holder = StagingBufferHolder.for_step(step_id)
         page = self._controller.staging.claim(holder)
+        ctx: StepContext | None = None
         try:
             ctx = self.freeze(step_id, page, rows, outputs, storage)
             return ctx, *self.publish(ctx, outputs, storage)
@@ -89,6 +90,8 @@ class EngineSide(PublishSide):
             # A copy that is under way still uses the page; one that does not land keeps it.
             with suppress(WaitTimeoutError):
                 self._copies.settle()
+                if ctx is not None and ctx.d2h.event is not None:
+                    ctx.d2h.event.synchronize()  # it has landed, which this reports
                 self._controller.staging.release_page(page, [holder])
             raise
 
