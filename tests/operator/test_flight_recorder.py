@@ -12,6 +12,7 @@ from palimpsest import cli
 from palimpsest.errors import BadStepError, ConfigRefusedError, StaleReadError, WriteFailedError
 from palimpsest.prefix_cache.interface import ModelCachePolicy
 from palimpsest.trace import FlightRecorder, MemorySink
+from palimpsest.trace.events import as_line
 from palimpsest_model_check.replay.machine import load, replay
 from palimpsest_model_check.replay.verdict import TraceError
 from tests.support import Script, fail_at, hit, more, prefill
@@ -94,10 +95,10 @@ def test_a_change_behind_the_state_is_rejected(tmp_path):
         else:
             state["keys"]["k"]["version"] = [version + 1 for version in state["keys"]["k"]["version"]]
         path = tmp_path / f"{change}.ndjson"
-        path.write_text("\n".join([json.dumps(forged), *lines[1:]]) + "\n")
+        path.write_bytes(b"".join([as_line(forged), *lines[1:]]))
         assert not verdict_of(path).ok
     without = tmp_path / "gap.ndjson"
-    without.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
+    without.write_bytes(b"".join([lines[0], *lines[2:]]))
     assert not verdict_of(without).ok
 
 
