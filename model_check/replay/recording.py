@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from palimpsest.prefix_cache.interface import PrefixCacheConfig
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.trace import Event, MemorySink, NdjsonSink, Sink
 from palimpsest.trace.sinks import Tag
@@ -16,7 +17,8 @@ from palimpsest.trace.sinks import Tag
 from .machine import Machine
 from .verdict import RejectedError, Verdict
 
-#: what a cache may be given and is recorded all the same; whoever has a sink of another kind looks for himself
+#: what a cache may be given and is recorded all the same; whoever has a sink of another kind, or a flight recorder,
+#: looks for himself
 RECORDED = (type(None), MemorySink, NdjsonSink)
 
 
@@ -129,12 +131,14 @@ class Recorder:
             PrefixCacheManager.__init__ = real  # type: ignore[method-assign]
 
     def _recorded(self, real: Callable[..., None]) -> Callable[..., None]:
-        def init(cache: PrefixCacheManager, *args: Any, trace: Sink | None = None, **options: Any) -> None:
-            if self.test is None or type(trace) not in RECORDED:
-                real(cache, *args, trace=trace, **options)
+        def init(
+            cache: PrefixCacheManager, config: PrefixCacheConfig, *args: Any, trace: Sink | None = None, **options: Any
+        ) -> None:
+            if self.test is None or type(trace) not in RECORDED or config.flight_recorder_events:
+                real(cache, config, *args, trace=trace, **options)
                 return
             sink = trace if isinstance(trace, MemorySink) else Beside(trace) if trace else MemorySink(self._tag)
-            real(cache, *args, trace=sink, **options)
+            real(cache, config, *args, trace=sink, **options)
             number = sum(each.name.startswith(self.test) for each in self.open) + 1
             self.open.append(Recording(f"{self.test}, cache {number}", sink, cache))
 

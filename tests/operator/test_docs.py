@@ -21,7 +21,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "spe
 QUICK = (["explore", "--list"], ["check", "--list"], ["--help"])
 MAKE_TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 #: programs of others, which a page may name
-OTHERS = {"pip", "python", "pytest", "cp", "cd", "git", "sed", "export"}
+OTHERS = {"cat", "mkdir", "pip", "python", "pytest", "cp", "cd", "git", "sed", "export"}
+
+#: what a command reads up to a line of its own, with that line
+HERE_DOCUMENT = re.compile(r" <<'(\w+)'\n.*?^\1$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
@@ -34,7 +37,7 @@ def commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in blocks(page, "sh"):
-            lines = block.replace("\\\n", " ").splitlines()
+            lines = HERE_DOCUMENT.sub("", block).replace("\\\n", " ").splitlines()
             found += [(page.name, line.strip()) for line in lines if line.strip() and not line.strip().startswith("#")]
     return found
 
