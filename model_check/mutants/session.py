@@ -17,7 +17,7 @@ from .catalogue import CATALOGUE, load_catalogue
 from .explained import SURVIVORS, load_explained
 from .fingerprint import Fingerprints
 from .generator import Mutant, generate
-from .runner import Case, Runner
+from .runner import Runner
 from .syntax import load
 from .trial import LIMIT_S, Trials
 from .verdicts import VERDICTS, Keys, case_for, differences, load_verdicts, record, sample
@@ -110,7 +110,9 @@ class Session:
 
     def _run(self, mutants: Sequence[Mutant], runner: Runner) -> None:
         known = self.verdicts.mutants
-        cases: list[Case] = [case_for(mutant, self.models, known.get(mutant.name)) for mutant in mutants]
+        cases = [
+            case_for(mutant, self.models, known.get(mutant.name), self.keys.untouched(mutant)) for mutant in mutants
+        ]
         try:
             runner.run(cases)
         finally:
@@ -132,4 +134,5 @@ class Session:
 
 
 def _cheapest_first(models: Sequence[Model]) -> list[Model]:
-    return sorted(models, key=lambda model: (model.states is None, model.states))
+    """Models with fairness last: TLC then looks for cycles, which takes it longer than their states would say."""
+    return sorted(models, key=lambda model: (model.specification is not None, model.states is None, model.states))

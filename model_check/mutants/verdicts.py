@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ..manifest import Model
 from ..output import Kind
 from .fingerprint import Fingerprints
 from .generator import Mutant
-from .runner import SHOWN, Case, without
+from .runner import NOT_REACHED, SHOWN, Case, without
 from .syntax import short_hash
 
 VERDICTS = Path(__file__).resolve().parent / "verdicts.json"
@@ -81,6 +81,12 @@ class Keys:
         models = (without(model, unchecked) for model in self._models.values())
         return short_hash(" ".join(sorted(self._fingerprints.of(model, mutant.changes) for model in models)), 16)
 
+    def untouched(self, mutant: Mutant) -> Iterator[str]:
+        """The models that check nothing that the mutant changes, by name."""
+        for name, model in self._models.items():
+            if self._fingerprints.of(model, mutant.changes) == self._fingerprints.of(model):
+                yield name
+
     def of(self, case: Case) -> str:
         """The key of what came out of `case`."""
         return self.of_kill(case.mutant, case.model) if case.model else self.of_survival(case.mutant)
@@ -98,13 +104,15 @@ def sample(mutants: Sequence[Mutant], part: float, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(list(mutants), min(len(mutants), round(part * len(mutants) + 0.49)))
 
 
-def case_for(mutant: Mutant, models: Sequence[Model], record: Record | None) -> Case:
-    """The case to run: first what killed the mutant before, if something did."""
+def case_for(mutant: Mutant, models: Sequence[Model], record: Record | None, untouched: Iterable[str] = ()) -> Case:
+    """The case to run: first what killed the mutant before, if something did, and never the models `untouched`."""
+    said = dict.fromkeys(untouched, NOT_REACHED)
     if record is None:
-        return Case(mutant, models, mutant.first)
+        return Case(mutant, models, mutant.first, said=said)
     if record.model:
-        return Case(mutant, models, [record.model])
-    return Case(mutant, models, mutant.first, resistant=all(said in SHOWN for said in record.said.values()))
+        return Case(mutant, models, [record.model], said=said)
+    resistant = all(said in SHOWN for said in record.said.values())
+    return Case(mutant, models, mutant.first, resistant, said=said)
 
 
 def record(case: Case, keys: Keys) -> Record:

@@ -172,6 +172,18 @@ def test_what_killed_a_mutant_before_is_tried_first() -> None:
     assert (case.killed_by, case.model, trials.calls["run"]) == ("InRange", "e", 1)
 
 
+def test_a_mutant_is_not_tried_on_a_model_that_checks_nothing_of_what_it_changes() -> None:
+    trials = Pretended({("a", "n < Max"): "InRange"}, {})
+    mutant = next(each for each in guards() if "n < Max" in each.says)
+    case = case_for(mutant, models("ab"), None, untouched=["a"])
+    run_pretended(trials, [case])
+    assert (case.killed_by, case.said["a"]) == (None, "not reached")
+    others = parse("---- MODULE Others ----\nEXTENDS Naturals\nOther == 1\n====\n")
+    modules = {**steps_module(), "Others": others}
+    keys = Keys(Fingerprints(modules), [*models("a"), Model("o", "Another.", "Others", invariants=("Other",))])
+    assert list(keys.untouched(mutant)) == ["o"]
+
+
 def test_a_property_is_alone_where_no_other_kills_its_mutant() -> None:
     checked = [Model("a", "A model.", "Steps", invariants=("InRange", "Even"), constants={"Max": 2})]
     kills = {("a", "n < Max"): "InRange", ("a", "n > 5"): "Even", ("a", "seen >= 0"): "Even"}

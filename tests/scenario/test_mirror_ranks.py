@@ -27,7 +27,8 @@ def run_ranks(
 ) -> list[Any]:
     """What each rank said at its end; None for one that said nothing."""
     engine = f"test-{os.getpid()}-{size}-{dying[0]}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "impl"), str(ROOT)])}
+    paths = [str(ROOT / "impl"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     started = [
         subprocess.Popen(
             [sys.executable, str(RANK), str(tmp_path / "meet"), str(rank), str(size), engine, str(timeout_s)]
