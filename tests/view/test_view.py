@@ -14,8 +14,8 @@ from palimpsest_model_check.view.of_counterexample import Saved
 from palimpsest_model_check.view.open import open_picture
 from palimpsest_model_check.view.picture import Picture
 from palimpsest_model_check.view.strips import Piece, Strips, ranges
+from tests.slip import SCENARIO
 from tests.view.conftest import MODEL
-from tests.view.slip import SCENARIO
 
 
 @pytest.fixture(scope="module")
