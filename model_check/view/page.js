@@ -93,8 +93,10 @@ function drawStrips(lo, hi, from, to, unit) {
       const left = Math.max(D.start[piece], lo - 1) + 0.5, right = Math.min(D.stop[piece], hi + 2) + 0.5;
       const ends = `from ${D.number[D.start[piece]]} to ${D.number[D.stop[piece] - 1]}`;
       add(drawnBars[hatch], y, left, right, faded(fill, soft), escaped(`${D.strips[row][1]}\n${label}\n${ends}`));
-      const words = fitted(label, (right - left) * unit);
-      if (words) add(said, left, y, words, soft === 1 ? 1 : 0.6);
+      for (let x = left; x < right; x += seen.span / 2) { // said again, so that it is in view wherever the window is
+        const words = fitted(label, Math.min(right - x, seen.span / 2) * unit);
+        if (words) add(said, x, y, words, soft === 1 ? 1 : 0.6);
+      }
       if (soft === 1 && selected !== null && D.start[piece] <= selected && selected <= D.stop[piece]) add(chosen, y, left, right);
     }
   }
