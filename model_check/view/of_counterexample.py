@@ -79,7 +79,7 @@ def counterexample_picture(path: Path) -> Picture:
         _end_those_gone(strips, step.state, at, saved.steps[at - 1].state if at else {})
     moments = tuple(map(_moment, saved.steps))
     lanes = in_order(moment.lane for moment in moments)
-    about = f"{len(moments)} steps of the model {saved.model}, a shortest way to the violation"
+    about = f"{len(moments)} steps of the model {saved.model}, from its first state to the violation"
     back_to = next((at for at, step in enumerate(saved.steps) if step.number == saved.back_to), None)
     rows, touches = strips.finish(len(moments))
     return Picture(
@@ -91,10 +91,12 @@ def counterexample_picture(path: Path) -> Picture:
 def _moment(step: SavedStep) -> Moment:
     lane = lane_of(step)
     entry = ACTIONS.get(snake_case(step.action.split("(")[0]))
-    changes = (f"{place}: {_short(old)} -> {_short(new)}" for place, old, new in step.changes if old is not None)
     does = (entry.does,) if entry else ()
-    init = tuple(f"{place} = {_short(new)}" for place, _, new in step.changes) if step.action == "Init" else ()
-    return Moment(step.number, lane, lane, step.action, (*does, *(init or changes)))
+    if step.action == "Init":
+        notes = tuple(f"{place} = {_short(new)}" for place, _, new in step.changes)
+    else:
+        notes = tuple(f"{place}: {_short(old)} -> {_short(new)}" for place, old, new in step.changes)
+    return Moment(step.number, lane, lane, step.action, (*does, *notes))
 
 
 def lane_of(step: SavedStep) -> str:
@@ -111,7 +113,7 @@ def lane_of(step: SavedStep) -> str:
     entry = ACTIONS.get(snake_case(step.action.split("(")[0]))
     if entry is not None and entry.environment:
         return "device"
-    said = [str(value).strip('"') for place, old, new in step.changes if place.startswith("lock.") for value in (new,)]
+    said = [str(new).strip('"') for place, _, new in step.changes if place.startswith("lock.")]
     own = [thread for prefix, thread in _OWN.items() if any(place.startswith(prefix) for place in places)]
     return next((thread for thread in (*said, *own) if thread in possible), possible[0])
 
@@ -144,7 +146,7 @@ def _known(state: Mapping[str, Value]) -> Iterator[tuple[str, Any, str, str]]:
 def _cells(state: Mapping[str, Value]) -> Iterator[tuple[str, Any, str, str]]:
     tenants, versions = dict(_entries(state.get("tenant"))), dict(_entries(state.get("version")))
     for cell, status in _entries(state.get("status")):
-        if isinstance(cell, tuple) and len(cell) == 2 and isinstance(status, str):
+        if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], int) and isinstance(status, str):
             slot, key = cell
             tenant = tenants.get(slot, 0)
             whose = f"tenant {_plain(tenant)}" if tenant else "nobody"

@@ -38,7 +38,9 @@ def picture_of(name: str, config: dict[str, Any], events: list[Event]) -> Pictur
     moments = tuple(_moment(event, roles) for event in events)
     for at, moment in enumerate(moments):
         spans.note(moment.thread, moment.lane, moment.action, at)
-    strips, touches = watched.strips.finish(len(events))
+    known = len(events) if failure is None or failure.at is None else failure.at + 1
+    strips, touches = watched.strips.finish(known)
+    touches += ((),) * (len(events) - known)
     size = f"{config['num_blocks']} blocks of {config['block_size']} slots, {config['pages']} staging pages"
     about = f"{len(events):,} events; {size}; slots that nobody claimed are left out"
     lanes = in_order(moment.lane for moment in moments)

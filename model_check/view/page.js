@@ -5,7 +5,7 @@
 const letters = atob(document.getElementById("data").textContent), packed = new Uint8Array(letters.length);
 for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
 const D = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
-const N = D.lane.length, ROW_PX = 22, LETTER_PX = 6.1, MOMENT_PX = 30, HATCHES = 7;
+const N = D.lane.length, ROW_PX = 22, MOMENT_PX = 30, HATCHES = 7;
 const at = (id) => document.getElementById(id);
 const text = (place) => D.texts[place];
 
@@ -51,10 +51,17 @@ function describe(i) {
   return escaped(`${D.number[i]}: ${text(D.action[i])} — ${D.lanes[D.lane[i]][0]}${fails}${notes}`);
 }
 
+const pen = document.createElement("canvas").getContext("2d"), widths = new Map();
+pen.font = "11px system-ui, sans-serif";
+function widthOf(words) {
+  if (!widths.has(words)) widths.set(words, pen.measureText(words).width + 4);
+  return widths.get(words);
+}
+
 function fitted(words, px) {
-  const letters = Math.floor((px - 4) / LETTER_PX);
-  if (words.length <= letters) return words;
-  return letters < 3 ? "" : words.slice(0, letters - 1) + "…";
+  const all = widthOf(words), letters = Math.floor(px / all * words.length);
+  if (all <= px) return words;
+  return letters < 4 ? "" : words.slice(0, letters - 2) + "…";
 }
 
 const columns = (...names) => Object.fromEntries(names.map((name) => [name, []]));
@@ -70,7 +77,7 @@ function drawLanes(lo, hi, unit) {
     const alpha = selected === null || i === selected || i === failing ? 1 : 0.55;
     add(i === failing ? failed : plain, lane, i + 0.55, i + 1.45, faded(i === failing ? "#f08a80" : D.lanes[lane][1], alpha), describe(i));
     // what does not fit before the lane's next moment stands above or below, in turn
-    const aside = name.length * LETTER_PX + 4 > gap;
+    const aside = widthOf(name) > gap;
     const room = (aside ? (next[i] < N ? next[next[i]] : N + 9) : next[i]) - i;
     const words = fitted(name, Math.min(room, 14) * unit);
     if (words) add(said, i + 0.5, lane + (aside ? (parity[i] ? 0.36 : -0.34) : 0), words, Math.max(alpha, 0.75));
@@ -93,8 +100,10 @@ function drawStrips(lo, hi, from, to, unit) {
       const left = Math.max(D.start[piece], lo - 1) + 0.5, right = Math.min(D.stop[piece], hi + 2) + 0.5;
       const ends = `from ${D.number[D.start[piece]]} to ${D.number[D.stop[piece] - 1]}`;
       add(drawnBars[hatch], y, left, right, faded(fill, soft), escaped(`${D.strips[row][1]}\n${label}\n${ends}`));
-      const words = fitted(label, (right - left) * unit);
-      if (words) add(said, left, y, words, soft === 1 ? 1 : 0.6);
+      for (let x = left; x < right; x += seen.span / 2) { // said again, so that it is in view wherever the window is
+        const words = fitted(label, Math.min(right - x, seen.span / 2) * unit);
+        if (words) add(said, x, y, words, soft === 1 ? 1 : 0.6);
+      }
       if (soft === 1 && selected !== null && D.start[piece] <= selected && selected <= D.stop[piece]) add(chosen, y, left, right);
     }
   }

@@ -102,14 +102,13 @@ def _slots_last(rows: list[Strip], place: dict[Key, int]) -> tuple[list[Strip], 
     return rows[slots:] + rows[:slots], moved
 
 
-def _order(what: int | str | tuple[int, str]) -> tuple[int, str]:
+def _order(what: object) -> tuple[int, str]:
     match what:
         case int():
             return what, ""
-        case str():
-            return 0, what
-        case number, key:
-            return number, key
+        case int() as number, key:
+            return number, str(key)
+    return 0, str(what)
 
 
 def _alike(group: str, keys: list[Key], pieces: dict[Key, list[Piece]]) -> Iterable[tuple[str | None, list[Key]]]:

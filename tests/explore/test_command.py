@@ -12,7 +12,7 @@ from palimpsest_model_check.explore.explore import explore, run_once
 from palimpsest_model_check.explore.saved import Schedule, replay
 from palimpsest_model_check.explore.scenarios import SCENARIOS
 from palimpsest_model_check.explore.strategies import RandomPriorities
-from tests.explore.test_planted import write_pool
+from tests.slip import woken_before_the_record
 
 SMALL = "save-waits-for-the-last-write"
 
@@ -20,7 +20,7 @@ SMALL = "save-waits-for-the-last-write"
 @pytest.fixture
 def slip(monkeypatch):
     """A committer that wakes before it has published the record."""
-    monkeypatch.setattr(Controller, "_write_pool", write_pool("pool", "page", "wake", "record"))
+    monkeypatch.setattr(Controller, "_write_pool", woken_before_the_record)
 
 
 def test_a_scenario_that_holds_exits_with_0_and_its_line_says_what_was_run(capsys):
@@ -69,7 +69,7 @@ def test_a_finding_is_shown_saved_and_seen_again(tmp_path, capsys):
 def test_a_finding_as_a_test_fails_while_the_slip_is_there_and_passes_when_it_is_gone(tmp_path, monkeypatch):
     file = tmp_path / "test_found.py"
     with monkeypatch.context() as patch:
-        patch.setattr(Controller, "_write_pool", write_pool("pool", "page", "wake", "record"))
+        patch.setattr(Controller, "_write_pool", woken_before_the_record)
         assert main(["explore", SMALL, "--out", str(tmp_path), "--pytest", str(file)]) == 1
         spec = importlib.util.spec_from_file_location("test_found", file)
         written = importlib.util.module_from_spec(spec)

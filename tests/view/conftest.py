@@ -10,10 +10,10 @@ import pytest
 from palimpsest.cli import main
 from palimpsest.prefix_cache.controller import PrefixCacheController as Controller
 from palimpsest.trace import NdjsonSink
+from tests.slip import SCENARIO, woken_before_the_record
 from tests.support import tag_of
 from tests.trace.test_replay import busy_run
 from tests.view.browser import MISSING, Browser, chromium, is_there
-from tests.view.slip import SCENARIO, woken_before_the_record
 
 MODEL = "mutant-page-left-early"
 

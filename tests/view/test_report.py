@@ -23,9 +23,9 @@ from palimpsest_model_check.verify.markdown import headline, markdown
 from palimpsest_model_check.verify.properties import proven
 from palimpsest_model_check.verify.report_page import report_page
 from palimpsest_model_check.words import load_words
+from tests.slip import SCENARIO, woken_before_the_record
 from tests.view.browser import Browser
 from tests.view.conftest import MODEL
-from tests.view.slip import SCENARIO, woken_before_the_record
 
 BEGUN = "2026-01-01T00:00:00+00:00"
 MODELS = Detail(("model", "verdict"), (("takeover", "ok"), ("<late>", "ReadIntegrity")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 
 import pytest
@@ -14,8 +15,8 @@ from palimpsest_model_check.view.of_counterexample import Saved
 from palimpsest_model_check.view.open import open_picture
 from palimpsest_model_check.view.picture import Picture
 from palimpsest_model_check.view.strips import Piece, Strips, ranges
+from tests.slip import SCENARIO
 from tests.view.conftest import MODEL
-from tests.view.slip import SCENARIO
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,10 @@ def test_a_rejected_trace_fails_at_the_event_with_the_property_in_words_and_the_
     assert name == "RecordBeforeWake"
     assert words.startswith("Whoever is woken")
     assert "999" in dict(picture.failure.values)["what it left"]
-    assert len(picture.moments) == len(open_picture(files / "accepted.ndjson").moments)
+    assert max(piece.stop for each in picture.strips for piece in each.pieces) == picture.failure.at + 1, (
+        "of what comes after it nothing is known"
+    )
+    assert len(picture.touches) == len(picture.moments) == len(open_picture(files / "accepted.ndjson").moments)
 
 
 def test_a_counterexample_fails_at_its_last_step_with_what_the_property_speaks_of(counterexample):
@@ -110,6 +114,15 @@ def test_a_file_that_nothing_can_be_drawn_from_is_refused_by_name(tmp_path, caps
     assert main(["view", str(file)]) == 2
     assert "wrong.file" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_without_bokeh_there_is_no_page_and_the_extra_is_named(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bokeh.embed", None)
+    out = tmp_path / "page.html"
+    assert main(["view", str(files / "accepted.ndjson"), "-o", str(out)]) == 2
+    assert "palimpsest-cache[view]" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["view", str(files / "accepted.ndjson"), "--perfetto", str(tmp_path / "trace.json")]) == 0
 
 
 def test_a_page_needs_no_network_and_its_data_cannot_end_its_script(trace, files, capsys):

@@ -1,4 +1,4 @@
-"""A slip of a concurrency change, for pages that show it found."""
+"""A slip of a concurrency change, for tests of what shows it found."""
 
 from __future__ import annotations
 
