@@ -65,6 +65,11 @@ BAD_STEPS: dict[str, Any] = {
         scheduled_new_reqs=[SimpleNamespace(req_id="new", num_computed_tokens=0, block_ids=[[0]])] * 2,
         finished_req_ids=set(), num_scheduled_tokens={"new": 1},
     ),
+    "half a block": _new(block_ids=[[0.5]]),
+    "a block by name": _new(block_ids=[["0"]]),
+    "half a token": _new(num_computed_tokens=0.5),
+    "no tokens": _new(num_computed_tokens=None),
+    "half a count": SimpleNamespace(scheduled_new_reqs=[], finished_req_ids=set(), num_scheduled_tokens={"a": 0.5}),
     "negative count": SimpleNamespace(scheduled_new_reqs=[], finished_req_ids=set(), num_scheduled_tokens={"a": -1}),
 }  # fmt: skip
 
@@ -111,6 +116,10 @@ def _contradict_the_policy(_: Program) -> None:
             ConfigRefusedError)  # fmt: skip
 
 
+def _register_no_policy(program: Program) -> None:
+    refused(lambda: program.cache.register_policy(None), ConfigRefusedError)  # type: ignore[arg-type]  # on purpose
+
+
 #: what is refused and changes nothing, between two steps
 BAD_CALLS: dict[str, Wrong] = {
     **{name: _bad_step(output) for name, output in BAD_STEPS.items()},
@@ -119,6 +128,7 @@ BAD_CALLS: dict[str, Wrong] = {
     "a request that the step has not": _ask_for_strangers,
     "a save without a step": _save_without_a_step,
     "a key deferred and per request": _contradict_the_policy,
+    "no policy": _register_no_policy,
 }
 
 
@@ -140,12 +150,13 @@ def _changes_nothing(program: Program, name: str, call: Callable[[], None]) -> N
     program.done[name] += 1
 
 
-def _save(program: Program, hidden: torch.Tensor | None, mm: dict[str, Any], count: int, padded: int = 0) -> None:
+def _save(program: Program, hidden: torch.Tensor | None, mm: dict[str, Any], count: Any, padded: Any = 0) -> None:
     program.cache.save_outputs(hidden, mm, num_tokens_unpadded=count, num_tokens_padded=padded or count)
 
 
-def save_badly(program: Program, draw: Draw) -> None:
-    """A step whose save is refused in one way or another, and is then saved as it should be."""
+def save_badly(program: Program, draw: Draw, name: str | None = None) -> None:
+    """A step whose save is refused in one way or another (or as `name` says, where it has the tokens for that), and is
+    then saved as it should be."""
     step = program.scheduler.step(draw)
     program.begin(step)
     count = int(program.view.slots.numel())
@@ -156,8 +167,9 @@ def save_badly(program: Program, draw: Draw) -> None:
         program.cache.discard_step(program.saved.popleft().step_id)
     program.settle()
     wrong = _bad_saves(program, count)
-    name = list(wrong)[draw(len(wrong))]
-    _changes_nothing(program, name, wrong[name])
+    name = name or list(wrong)[draw(len(wrong))]
+    if name in wrong:
+        _changes_nothing(program, name, wrong[name])
     program.save(step.parts, [HIDDEN_KEY, "d"])
 
 
@@ -170,6 +182,16 @@ def _bad_saves(program: Program, count: int) -> dict[str, Callable[[], None]]:
         "more tokens than scheduled": lambda: refused(lambda: _save(program, rows, {}, count + 1), BadStepError),
         "less padding than tokens": lambda: refused(lambda: _save(program, rows, {}, count, count - 1 or -1),
                                                     BadStepError),
+        "rows without memory": lambda: refused(lambda: _save(program, rows.to("meta"), {}, count), BadStepError),
+        "a key without memory": lambda: refused(lambda: _save(program, rows, {"new": rows.to("meta")}, count),
+                                                BadStepError),
+        "a value without memory": lambda: refused(lambda: _save(program, rows, {"new": rows[0].to("meta")}, count),
+                                                  BadStepError),
+        "sparse rows": lambda: refused(lambda: _save(program, rows.to_sparse(), {}, count), BadStepError),
+        "no rows": lambda: refused(lambda: _save(program, None, {}, count), BadStepError),
+        "rows in one dimension": lambda: refused(lambda: _save(program, rows[:, 0], {}, count), BadStepError),
+        "half a count of tokens": lambda: refused(lambda: _save(program, rows, {}, count, count + 0.5), BadStepError),
+        "slots in a list": lambda: _with_slots(program, list(range(count)), rows, count),
         "slots that there are not": lambda: _with_slots(program, program.view.slots + 10**6, rows, count),
         "slots of another dtype": lambda: _with_slots(program, program.view.slots.to(torch.int32), rows, count),
         "more than the budget": lambda: refused(lambda: _save(program, rows, {"d": big}, count), BudgetExceededError,
@@ -185,7 +207,7 @@ def _bad_saves(program: Program, count: int) -> dict[str, Callable[[], None]]:
     return cases
 
 
-def _with_slots(program: Program, slots: torch.Tensor, rows: torch.Tensor, count: int) -> None:
+def _with_slots(program: Program, slots: Any, rows: torch.Tensor, count: int) -> None:
     right, program.view.slots = program.view.slots, slots
     try:
         refused(lambda: _save(program, rows, {}, count), BadStepError)

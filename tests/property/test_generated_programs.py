@@ -117,6 +117,23 @@ def test_every_bad_call_is_refused_and_changes_nothing(eager):
     program.finish()
 
 
+def test_every_bad_save_is_refused_and_changes_nothing_and_the_next_save_works(eager):
+    program, choices = Program(eager=eager), random.Random(1)
+    while not program.rows:
+        program.step(choices.randrange)
+        program.consume(choices.randrange)
+        program.collect()
+    names = list(faults._bad_saves(program, 2))
+    assert len(names) > 15
+    for name in names:
+        for _ in range(50):
+            faults.save_badly(program, choices.randrange, name)
+            if program.done[name]:
+                break
+    assert [name for name in names if not program.done[name]] == []
+    program.finish()
+
+
 def test_programs_fail_in_every_way_and_read_in_every_way(eager):
     done = programs(25, eager)
     for what in ("failed freeze_into", "failed clone", "lost write", "allowed", "a slot twice", "another dtype"):
