@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,8 +17,8 @@ from ..report import CheckProgress
 from .evidence import Detail
 from .kind import Found, MissingError, Setting, kind
 
-#: of the mutants whose verdicts are kept, how many a quick run tries again
-QUICK_PART = 0.01
+#: mutants that a quick run tries, drawn from all
+QUICK_MUTANTS = 6
 
 
 @kind("models", "TLC's verdict on each model, reach model and mutant of the manifest is the expected one")
@@ -40,7 +41,7 @@ def _line(outcome: Outcome) -> tuple[str, ...]:
 
 @kind("mutants", "each mistake in the specification is caught by a property")
 def mutants(setting: Setting) -> Found:
-    """What changed and a sample besides, or all. The verdicts kept in the installation stay as they are."""
+    """A random sample, or all. The verdicts kept in the installation stay as they are."""
     try:
         from ..mutants.session import Session, Which
     except ModuleNotFoundError as error:
@@ -51,13 +52,16 @@ def mutants(setting: Setting) -> Found:
             shutil.copy(file, folder)
         shutil.copy(VERDICTS, folder)
         session = Session(load_manifest(), folder)
-        which = Which(all=not setting.quick, part=QUICK_PART, seed=setting.seed)
+        stale = len(session.selected(Which()))
+        drawn = random.Random(setting.seed).sample(sorted(session.mutants), QUICK_MUTANTS)
+        which = Which(tuple(drawn)) if setting.quick else Which(all=True)
         chosen = session.selected(which)
         with (folder / "log.txt").open("w", encoding="utf-8") as log:
             right = session.run(which, setting.jobs, Console(file=log, width=160))
         said = (folder / "log.txt").read_text(encoding="utf-8").splitlines()
     killed = [each for each in chosen if (known := session.verdicts.mutants.get(each.name)) and known.killed_by]
-    says = f"{len(killed)} killed, {len(chosen) - len(killed)} explained; verdicts of {len(session.mutants)} mutants"
+    says = f"{len(killed)} killed, {len(chosen) - len(killed)} explained"
+    says += f"; {len(session.mutants) - stale} of all {len(session.mutants)} have a verdict that is kept and up to date"
     records = [(each, session.verdicts.mutants.get(each.name)) for each in chosen]
     rows = tuple((each.name, (known and known.killed_by) or "explained", each.says) for each, known in records)
     wrong = [] if right else [line for line in said[-12:] if line.strip()]
