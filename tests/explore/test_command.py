@@ -12,7 +12,6 @@ from palimpsest_model_check.explore.explore import explore, run_once
 from palimpsest_model_check.explore.saved import Schedule, replay
 from palimpsest_model_check.explore.scenarios import SCENARIOS
 from palimpsest_model_check.explore.strategies import RandomPriorities
-from tests.explore.test_planted import write_pool
 
 SMALL = "save-waits-for-the-last-write"
 
@@ -20,7 +19,16 @@ SMALL = "save-waits-for-the-last-write"
 @pytest.fixture
 def slip(monkeypatch):
     """A committer that wakes before it has published the record."""
-    monkeypatch.setattr(Controller, "_write_pool", write_pool("pool", "page", "wake", "record"))
+
+    def write_pool(self, tasks):
+        write = self.begin_pool_write(tasks)
+        for key, slots, _, rows, _ in write.writes:
+            self._pool.write(key, slots, rows)
+        self._release_pages(tasks)
+        self.wake(tasks)
+        self.complete(tasks, write)
+
+    monkeypatch.setattr(Controller, "_write_pool", write_pool)
 
 
 def test_a_scenario_that_holds_exits_with_0_and_its_line_says_what_was_run(capsys):
