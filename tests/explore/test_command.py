@@ -16,19 +16,20 @@ from palimpsest_model_check.explore.strategies import RandomPriorities
 SMALL = "save-waits-for-the-last-write"
 
 
+def wakes_first(self, tasks):
+    """A committer that wakes before it has published the record."""
+    write = self.begin_pool_write(tasks)
+    for key, slots, _, rows, _ in write.writes:
+        self._pool.write(key, slots, rows)
+    self._release_pages(tasks)
+    self.wake(tasks)
+    self.complete(tasks, write)
+
+
 @pytest.fixture
 def slip(monkeypatch):
-    """A committer that wakes before it has published the record."""
-
-    def write_pool(self, tasks):
-        write = self.begin_pool_write(tasks)
-        for key, slots, _, rows, _ in write.writes:
-            self._pool.write(key, slots, rows)
-        self._release_pages(tasks)
-        self.wake(tasks)
-        self.complete(tasks, write)
-
-    monkeypatch.setattr(Controller, "_write_pool", write_pool)
+    """A slip that exploring finds."""
+    monkeypatch.setattr(Controller, "_write_pool", wakes_first)
 
 
 def test_a_scenario_that_holds_exits_with_0_and_its_line_says_what_was_run(capsys):
@@ -77,7 +78,7 @@ def test_a_finding_is_shown_saved_and_seen_again(tmp_path, capsys):
 def test_a_finding_as_a_test_fails_while_the_slip_is_there_and_passes_when_it_is_gone(tmp_path, monkeypatch):
     file = tmp_path / "test_found.py"
     with monkeypatch.context() as patch:
-        patch.setattr(Controller, "_write_pool", write_pool("pool", "page", "wake", "record"))
+        patch.setattr(Controller, "_write_pool", wakes_first)
         assert main(["explore", SMALL, "--out", str(tmp_path), "--pytest", str(file)]) == 1
         spec = importlib.util.spec_from_file_location("test_found", file)
         written = importlib.util.module_from_spec(spec)
