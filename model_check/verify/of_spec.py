@@ -1,10 +1,11 @@
-"""Evidence on the specification: its models, its mutants."""
+"""Evidence on the specification: its models, its mutants, and that the in-process checker says the same."""
 
 from __future__ import annotations
 
 import random
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -66,3 +67,21 @@ def mutants(setting: Setting) -> Found:
     rows = tuple((each.name, (known and known.killed_by) or "explained", each.says) for each, known in records)
     wrong = [] if right else [line for line in said[-12:] if line.strip()]
     return Found(len(chosen), "mutants", wrong, says, Detail(("mutant", "killed by", "says"), rows))
+
+
+@kind("graph", "TLC's reachable graph and the in-process checker agree on the small models, edge by edge")
+def graph(setting: Setting) -> Found:
+    """The smallest model, or all that can be compared."""
+    try:
+        dump, compare, shown = (import_module(f"..graph.{name}", __package__) for name in ("dump", "compare", "report"))
+    except ModuleNotFoundError as error:
+        raise MissingError("this installation has no comparison of the two graphs") from error
+    manifest = load_manifest()
+    models = sorted(shown.comparable(manifest.select(which="full")), key=lambda model: model.states or 0)
+    with setting.console.status("the graphs of the small models"):
+        chosen = models[:1] if setting.quick else models
+        done = [compare.compare(model, dump.dump(model, manifest, find_toolchain())) for model in chosen]
+    wrong = [f"{each.model}: {says}" for each in done for says in each.differences]
+    rows = tuple((each.model, f"{each.states:,}", f"{each.edges:,}") for each in done)
+    says = f"{sum(each.states for each in done):,} states of {len(done)} models"
+    return Found(sum(each.edges for each in done), "edges", wrong, says, Detail(("model", "states", "edges"), rows))
