@@ -18,7 +18,7 @@ from ..report import CheckProgress
 from .evidence import Detail
 from .kind import Found, MissingError, Setting, kind
 
-#: mutants that a quick run tries, drawn from all
+#: mutants that a quick run tries, drawn from those that were killed before: a survivor takes all models
 QUICK_MUTANTS = 6
 
 
@@ -54,7 +54,10 @@ def mutants(setting: Setting) -> Found:
         shutil.copy(VERDICTS, folder)
         session = Session(load_manifest(), folder)
         stale = len(session.selected(Which()))
-        drawn = random.Random(setting.seed).sample(sorted(session.mutants), QUICK_MUTANTS)
+        before = [
+            name for name, known in session.verdicts.mutants.items() if known.killed_by and name in session.mutants
+        ]
+        drawn = random.Random(setting.seed).sample(sorted(before), QUICK_MUTANTS)
         which = Which(tuple(drawn)) if setting.quick else Which(all=True)
         chosen = session.selected(which)
         with (folder / "log.txt").open("w", encoding="utf-8") as log:
