@@ -95,7 +95,11 @@ class ReplayPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
         """What its fixtures do at its end is replayed, too."""
-        result = yield
+        try:
+            result = yield
+        except BaseException:
+            self.recorder.advance(last=True)  # it has failed already: what is left of its traces is no other test's
+            raise
         self._replay(last=True)
         return result
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -122,10 +122,8 @@ class Program:
         live = self.live_rows(parts, keys, padding)
         count = int(self.view.slots.numel())
         try:
-            step_id = self.cache.save_outputs(
-                live[HIDDEN_KEY], {key: live[key] for key in keys if key != HIDDEN_KEY},
-                num_tokens_unpadded=count, num_tokens_padded=count + padding,
-            )  # fmt: skip
+            mm = {key: live[key] for key in keys if key != HIDDEN_KEY}
+            step_id = self.hand_over(live[HIDDEN_KEY], mm, count, count + padding)
         finally:
             for rows in live.values():
                 rows.fill_(-1)
@@ -135,6 +133,10 @@ class Program:
         want = {name: {key: self.model.prompt(name, part, key) for key in keys} for name, part in parts.items()}
         absent = any(None in rows.get(HIDDEN_KEY, ()) for rows in want.values())
         self.saved.append(Saved(step_id, want, (AbsentRowsError,) if absent else ()))
+
+    def hand_over(self, hidden: Any, mm: Mapping[str, Any], count: Any, padded: Any = 0) -> int:
+        """Call the cache's save as it is; gives the step's number."""
+        return self.cache.save_outputs(hidden, mm, num_tokens_unpadded=count, num_tokens_padded=padded or count)
 
     def live_rows(self, parts: dict[str, Part], keys: list[str], padding: int = 0) -> dict[str, torch.Tensor]:
         """The forward's outputs: rows with their identities, and padding behind them."""

@@ -14,7 +14,7 @@ from statistics import median
 import psutil
 
 from ..replay.recording import Recording
-from . import faults
+from . import faults, wrong
 from .batch import Draw
 from .program import Program
 
@@ -29,8 +29,8 @@ ACTIONS: list[tuple[int, Callable[[Program, Draw], None]]] = [
     (40, Program.step),
     (36, Program.consume),
     (6, Program.collect),
-    (6, faults.call_badly),
-    (4, faults.save_badly),
+    (6, wrong.call_badly),
+    (4, wrong.save_badly),
     (4, faults.fail_a_save),
     (3, Program.reset),
     (1, faults.fail_a_write),

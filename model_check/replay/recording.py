@@ -119,6 +119,8 @@ class Recorder:
         #: whole traces, drawn at random from all there were
         self.sampled: list[Recording] = []
         self._whole = 0
+        #: caches of each test, which are told apart by their numbers
+        self._made: Counter[str] = Counter()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -139,8 +141,8 @@ class Recorder:
                 return
             sink = trace if isinstance(trace, MemorySink) else Beside(trace) if trace else MemorySink(self._tag)
             real(cache, config, *args, trace=sink, **options)
-            number = sum(each.name.startswith(self.test) for each in self.open) + 1
-            self.open.append(Recording(f"{self.test}, cache {number}", sink, cache))
+            self._made[self.test] += 1
+            self.open.append(Recording(f"{self.test}, cache {self._made[self.test]}", sink, cache))
 
         return init
 
@@ -160,10 +162,6 @@ class Recorder:
             self.traces += bool(each.taken)
             if each.ended and each.rejected is None:
                 self._draw(each)
-
-    def forget(self) -> None:
-        """Let go of the recordings of a test whose traces are none of the protocol."""
-        self.open = [each for each in self.open if not each.name.startswith(f"{self.test}, ")]
 
     def _draw(self, recording: Recording) -> None:
         """Each whole trace of the session has the same chance to be in the sample."""

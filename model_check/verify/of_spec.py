@@ -1,9 +1,11 @@
-"""Evidence on the specification: its models, its mutants."""
+"""Evidence on the specification: its models, its mutants, and that the in-process checker says the same."""
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -17,8 +19,8 @@ from ..report import CheckProgress
 from .evidence import Detail
 from .kind import Found, MissingError, Setting, kind
 
-#: of the mutants whose verdicts are kept, how many a quick run tries again
-QUICK_PART = 0.01
+#: mutants that a quick run tries, drawn from those that were killed before: a survivor takes all models
+QUICK_MUTANTS = 6
 
 
 @kind("models", "TLC's verdict on each model, reach model and mutant of the manifest is the expected one")
@@ -50,7 +52,7 @@ def _line(outcome: Outcome) -> tuple[str, ...]:
 
 @kind("mutants", "each mistake in the specification is caught by a property")
 def mutants(setting: Setting) -> Found:
-    """What changed and a sample besides, or all. The verdicts kept in the installation stay as they are."""
+    """A random sample, or all. The verdicts kept in the installation stay as they are."""
     try:
         from ..mutants.session import Session, Which
     except ModuleNotFoundError as error:
@@ -61,14 +63,38 @@ def mutants(setting: Setting) -> Found:
             shutil.copy(file, folder)
         shutil.copy(VERDICTS, folder)
         session = Session(load_manifest(), folder)
-        which = Which(all=not setting.quick, part=QUICK_PART, seed=setting.seed)
+        stale = len(session.selected(Which()))
+        before = [
+            name for name, known in session.verdicts.mutants.items() if known.killed_by and name in session.mutants
+        ]
+        drawn = random.Random(setting.seed).sample(sorted(before), QUICK_MUTANTS)
+        which = Which(tuple(drawn)) if setting.quick else Which(all=True)
         chosen = session.selected(which)
         with (folder / "log.txt").open("w", encoding="utf-8") as log:
             right = session.run(which, setting.jobs, Console(file=log, width=160))
         said = (folder / "log.txt").read_text(encoding="utf-8").splitlines()
     killed = [each for each in chosen if (known := session.verdicts.mutants.get(each.name)) and known.killed_by]
-    says = f"{len(killed)} killed, {len(chosen) - len(killed)} explained; verdicts of {len(session.mutants)} mutants"
+    says = f"{len(killed)} killed, {len(chosen) - len(killed)} explained"
+    says += f"; {len(session.mutants) - stale} of all {len(session.mutants)} have a verdict that is kept and up to date"
     records = [(each, session.verdicts.mutants.get(each.name)) for each in chosen]
     rows = tuple((each.name, (known and known.killed_by) or "explained", each.says) for each, known in records)
     wrong = [] if right else [line for line in said[-12:] if line.strip()]
     return Found(len(chosen), "mutants", wrong, says, Detail(("mutant", "killed by", "says"), rows))
+
+
+@kind("graph", "TLC's reachable graph and the in-process checker agree on the small models, edge by edge")
+def graph(setting: Setting) -> Found:
+    """The smallest model, or all that can be compared."""
+    try:
+        dump, compare, shown = (import_module(f"..graph.{name}", __package__) for name in ("dump", "compare", "report"))
+    except ModuleNotFoundError as error:
+        raise MissingError("this installation has no comparison of the two graphs") from error
+    manifest = load_manifest()
+    models = sorted(shown.comparable(manifest.select(which="full")), key=lambda model: model.states or 0)
+    with setting.console.status("the graphs of the small models"):
+        chosen = models[:1] if setting.quick else models
+        done = [compare.compare(model, dump.dump(model, manifest, find_toolchain())) for model in chosen]
+    wrong = [f"{each.model}: {says}" for each in done for says in each.differences]
+    rows = tuple((each.model, f"{each.states:,}", f"{each.edges:,}") for each in done)
+    says = f"{sum(each.states for each in done):,} states of {len(done)} models"
+    return Found(sum(each.edges for each in done), "edges", wrong, says, Detail(("model", "states", "edges"), rows))

@@ -10,6 +10,7 @@ import torch
 from palimpsest.errors import (
     BadStepError,
     BudgetExceededError,
+    ConfigRefusedError,
     HostMemoryError,
     KeyLayoutError,
     PrefixCacheError,
@@ -17,6 +18,7 @@ from palimpsest.errors import (
     WriteFailedError,
 )
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy
+from palimpsest.prefix_cache.staging import StagingBufferHolder
 from tests.support import HASTY_S, Gate, Part, Script, fail_at, hit, more, prefill
 
 DEFERRED = ModelCachePolicy(deferred_keys=frozenset({"d"}))
@@ -253,3 +255,35 @@ def test_a_continuing_request_decodes_after_a_refused_step(script, eager):
         save_with(s, num_tokens_unpadded=0, num_tokens_padded=0)
     outputs = s.cache.materialize(s.save(), ["a"])
     assert torch.equal(outputs.hidden_states["a"], s.rows_of("a", 4, 5))
+
+
+def test_where_the_device_cannot_tell_whether_a_failed_saves_copies_landed_the_first_error_is_told(script):
+    s = script()
+    s.begin({"a": prefill([0], 2)})
+    fail_at(s.cache._copies, "freeze_into", OSError("the copy failed"))
+    fail_at(s.cache._copies, "settle", RuntimeError("the device is gone"))
+    with pytest.raises(OSError, match="the copy failed"):
+        s.save()
+    assert [says for says, _ in s.cache._controller.staging.holds()] == ["page 0 is held by step 1"]
+    s.cache._controller.staging.release_page(0, [StagingBufferHolder.for_step(1)])
+
+
+@pytest.mark.parametrize("wrong", [{"block_ids": [["x"]]}, {"block_ids": [[0.5]]}, {"num_computed_tokens": None}])
+def test_a_new_request_that_is_none_is_refused_and_ended_requests_are_flushed_all_the_same(script, wrong):
+    s = script(DEFERRED)
+    s.run({"a": prefill([0], 2)}, "d")
+    request = {"req_id": "b", "num_computed_tokens": 0, "block_ids": [[1]], **wrong}
+    bad = SimpleNamespace(
+        scheduled_new_reqs=[SimpleNamespace(**request)], finished_req_ids={"a"}, num_scheduled_tokens={"b": 1}
+    )
+    with pytest.raises(BadStepError, match=r"request 'b' .* no integer"):
+        s.cache.new_step_starts(bad)
+    s.idle()
+    assert torch.equal(s.pool("d", range(2)), s.rows_of("a", 0, 2, "d"))
+
+
+def test_what_is_no_policy_is_refused_and_the_one_before_stays(script):
+    s = script(DEFERRED)
+    with pytest.raises(ConfigRefusedError, match="must be a ModelCachePolicy"):
+        s.cache.register_policy({"deferred_keys": ["d"]})
+    assert s.cache._policy is DEFERRED

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from palimpsest.errors import PalimpsestError
 from palimpsest.prefix_cache.hits import HitReader
 from palimpsest.prefix_cache.slots import SlotTable
-from palimpsest_model_check.programs import faults
+from palimpsest_model_check.programs import faults, wrong
 from palimpsest_model_check.programs.program import Program, WrongError
 from palimpsest_model_check.programs.soak import act
 from palimpsest_model_check.replay.machine import replay
@@ -56,7 +56,7 @@ class Programs(RuleBasedStateMachine):
         self.program.consume(self.draw(data))
 
     @precondition(lambda self: not self.program.lost)
-    @rule(data=st.data(), what=st.sampled_from([faults.call_badly, faults.save_badly, faults.fail_a_save]))
+    @rule(data=st.data(), what=st.sampled_from([wrong.call_badly, wrong.save_badly, faults.fail_a_save]))
     def go_wrong(self, data, what):
         what(self.program, self.draw(data))
 
@@ -111,9 +111,26 @@ def test_every_bad_call_is_refused_and_changes_nothing(eager):
     program = Program(eager=eager)
     for step in range(4):
         program.step(random.Random(step).randrange)
-    for place, name in enumerate(faults.BAD_CALLS):
-        faults.call_badly(program, lambda n: place)  # noqa: B023  called at once
+    for place, name in enumerate(wrong.BAD_CALLS):
+        wrong.call_badly(program, lambda n: place)  # noqa: B023  called at once
         assert program.done[name] == 1
+    program.finish()
+
+
+def test_every_bad_save_is_refused_and_changes_nothing_and_the_next_save_works(eager):
+    program, choices = Program(eager=eager), random.Random(1)
+    while not program.rows:
+        program.step(choices.randrange)
+        program.consume(choices.randrange)
+        program.collect()
+    names = list(wrong._bad_saves(program, 2))
+    assert len(names) > 15
+    for name in names:
+        for _ in range(50):
+            wrong.save_badly(program, choices.randrange, name)
+            if program.done[name]:
+                break
+    assert [name for name in names if not program.done[name]] == []
     program.finish()
 
 

@@ -113,6 +113,15 @@ def test_careless(careless):
     result.stdout.fnmatch_lines(["*event * (release_page) rejected: guard it holds the page*"])
 
 
+def test_a_rejected_trace_of_a_test_that_fails_at_its_end_is_not_blamed_on_the_next_one(suite):
+    fails = RACE.replace("    script.settle()\n", "    script.settle()\n    raise OSError('of its own')\n")
+    result = suite(
+        "import pytest\n" + fails + "\n@pytest.fixture(autouse=True)\ndef ends():\n    yield\n    assert 0\n"
+    )
+    result.assert_outcomes(passed=1, failed=1, errors=2)
+    result.stdout.no_fnmatch_line("*test_after_it*rejected*")
+
+
 @pytest.mark.slow
 def test_tlc_takes_a_sample_that_the_seed_draws(suite):
     many = """

@@ -35,7 +35,7 @@ def kind(run) -> Kind:
 
 def test_every_kind_of_evidence_has_a_name():
     assert list(KINDS) == [
-        "models", "mutants", "code-mutants", "explore", "replay", "mirror", "programs", "soak", "tests",
+        "models", "mutants", "graph", "code-mutants", "explore", "replay", "mirror", "programs", "soak", "tests",
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from palimpsest.errors import WaitTimeoutError
+from palimpsest.errors import BadStepError, WaitTimeoutError
 from palimpsest.memory import allocate_host
 from palimpsest.sync import STANDARD, Deadline, Sync
 
@@ -122,8 +122,10 @@ class Copies:
         return value
 
     def _copy_leaf(self, value: torch.Tensor, clones: Rows, landing: Rows) -> torch.Tensor:
+        if value.is_meta:
+            raise BadStepError(f"a value of shape {list(value.shape)} has no memory (device meta)")
         if value.device.type == "cpu":
-            return self.clone(value)
+            return self.clone(value) if value.layout is torch.strided else value.clone()
         name = str(len(clones))
         clones[name] = self.clone(value)
         landing[name] = allocate_host(tuple(value.shape), value.dtype, pinned=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palimpsest.actions import action
-from palimpsest.errors import BadStepError, PrefixCacheError, ShutdownError, StepConsumedError, WaitTimeoutError
+from palimpsest.errors import BadStepError, PrefixCacheError, ShutdownError, StepConsumedError
 from palimpsest.memory import with_ordinary_tensors
 from palimpsest.prefix_cache import split, steps
 from palimpsest.prefix_cache.interface import KeyLayout
@@ -87,8 +87,9 @@ class EngineSide(PublishSide):
             ctx = self.freeze(step_id, page, rows, outputs, storage)
             return ctx, *self.publish(ctx, outputs, storage)
         except BaseException:
-            # A copy that is under way still uses the page; one that does not land keeps it.
-            with suppress(WaitTimeoutError):
+            # A copy that is under way still uses the page; one that does not land, or of which the device cannot tell,
+            # keeps it. Either way the first error is the one to tell.
+            with suppress(Exception):
                 self._copies.settle()
                 if ctx is not None and ctx.d2h.event is not None:
                     ctx.d2h.event.synchronize()  # it has landed, which this reports

@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from palimpsest.actions import action
-from palimpsest.errors import InvariantError, WaitTimeoutError
+from palimpsest.errors import ConfigRefusedError, InvariantError, WaitTimeoutError
 from palimpsest.prefix_cache.builder import BuilderSide
 from palimpsest.prefix_cache.interface import ModelCachePolicy, PrefixCacheConfig
 from palimpsest.prefix_cache.publish import snapshot_leftover
@@ -52,7 +52,9 @@ class PrefixCacheManager(BuilderSide):
         super().__init__(config, view, eager, sync, trace)
 
     def register_policy(self, policy: ModelCachePolicy) -> None:
-        """Use `policy` from the next step on."""
+        """Use `policy` from the next step on. Raises `ConfigRefusedError` for what is none."""
+        if not isinstance(policy, ModelCachePolicy):
+            raise ConfigRefusedError(f"the policy is {policy!r:.80}, and must be a ModelCachePolicy")
         self._policy = policy
 
     # ------------------------------------------------------------------ epochs

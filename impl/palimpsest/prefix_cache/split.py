@@ -72,6 +72,7 @@ def split_outputs(
         else:
             immediate[key] = rows
     for key, rows in (*immediate.items(), *deferred.items()):
+        _check_memory(key, rows)
         known = layouts.get(key) or declared.get(key)
         if known is not None and not (rows.dtype is known.dtype and rows.shape[1:] == known.row_shape):
             raise KeyLayoutError(
@@ -86,6 +87,11 @@ def _hidden_rows(hidden: torch.Tensor | None, n: int) -> torch.Tensor:
     if hidden.shape[0] < n:
         raise BadStepError(f"hidden states have {hidden.shape[0]} rows, and the step has {n} tokens")
     return _first_rows(hidden, n)
+
+
+def _check_memory(key: str, rows: torch.Tensor) -> None:
+    if rows.is_meta or rows.layout is not torch.strided:
+        raise BadStepError(f"key {key!r} has rows on {rows.device} of layout {rows.layout}, which cannot be copied")
 
 
 def _first_rows(value: torch.Tensor, n: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -170,8 +171,8 @@ def _new_requests(
         seen.add(req_id)
         if req_id in live and req_id not in ended:
             continue  # it goes on: its blocks are its own
-        blocks = [int(block) for block in (request.block_ids[0] if request.block_ids else ())]
-        tokens = int(request.num_computed_tokens)
+        blocks = _integers(f"request {req_id!r} has block", request.block_ids[0] if request.block_ids else ())
+        (tokens,) = _integers(f"request {req_id!r} hits tokens", (request.num_computed_tokens,))
         if tokens:
             hits[req_id] = _hit(req_id, tokens, blocks, config)
         allocated.update(dict.fromkeys(_in_range(req_id, blocks[tokens // config.block_size :], config)))
@@ -203,7 +204,18 @@ def _in_range(req_id: str, blocks: list[int], config: PrefixCacheConfig) -> list
     return blocks
 
 
+def _integers(what: str, values: Iterable[Any]) -> list[int]:
+    """Integers of any kind as such. Raises `BadStepError`: half a block is none, and is not rounded."""
+    values = list(values)
+    try:
+        return list(map(operator.index, values))
+    except TypeError:
+        bad = next(value for value in values if not hasattr(value, "__index__"))
+        raise BadStepError(f"{what} {bad!r}, which is no integer") from None
+
+
 def _check_counts(num_scheduled: Mapping[str, int]) -> None:
+    _integers("a request is scheduled for tokens", num_scheduled.values())
     if num_scheduled and min(num_scheduled.values()) < 0:
         bad = next(item for item in num_scheduled.items() if item[1] < 0)
         raise BadStepError(f"request {bad[0]!r} is scheduled for {bad[1]} tokens")
@@ -229,6 +241,7 @@ def read_rows(
     """
     order = view.batch_req_ids()
     shape = last if last is not None and last.fits(order, num_scheduled) else _new_shape(list(order), num_scheduled)
+    _integers("num_tokens_unpadded and num_tokens_padded are", (n, padded))
     if not 0 <= n <= padded:
         raise BadStepError(f"num_tokens_unpadded is {n} and num_tokens_padded is {padded}")
     if n > config.staging_capacity_tokens:
@@ -236,6 +249,8 @@ def read_rows(
     if shape.count != n:
         raise BadStepError(f"the batch's requests are scheduled for {shape.count} tokens, and the step has {n}")
     slots = view.step_slots_cpu(shape.req_order, num_scheduled)
+    if not isinstance(slots, torch.Tensor):
+        raise BadStepError(f"the batch's slots are {type(slots).__name__}, and must be a tensor")
     if slots.dtype is not torch.int64 or slots.ndim != 1 or slots.numel() != n:
         raise BadStepError(
             f"the batch has {slots.numel()} slots ({slots.dtype}, {slots.ndim} dimensions), and the step {n} tokens"
