@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.errors import CorruptRowsError
-from palimpsest.prefix_cache import slow_waits
+from palimpsest.errors import CorruptRowsError, PrefixCacheError
+from palimpsest.prefix_cache import checksums, slow_waits
 from palimpsest.prefix_cache.checksums import POISON, digests, is_poisoned, poison
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy, RowChecks
 from palimpsest.prefix_cache.staging import StagingBufferHolder
-from tests.support import held_at, hit, more, prefill
+from tests.support import fail_at, held_at, hit, more, prefill
 
 LATE = "late"
 POLICY = ModelCachePolicy(deferred_keys=frozenset({LATE}))
@@ -200,3 +200,29 @@ def test_the_rate_of_messages_is_limited(monkeypatch):
     assert [limit.passes() for _ in range(3)] == ["", None, None]
     now[0] = slow_waits.EVERY_S
     assert limit.passes() == " (2 more were not logged)"
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (1, 1), (5, 64)])
+def test_the_device_computes_the_same_checksums(monkeypatch, shape):
+    rows = torch.randint(0, 1 << 62, shape)
+
+    class Elsewhere(torch.Tensor):
+        """Rows that say that they are not on the host, so that the device's arithmetic is taken."""
+
+        @property
+        def device(self):
+            return torch.device("meta")
+
+    monkeypatch.setattr(checksums, "_as_words", lambda each: each.as_subclass(Elsewhere))
+    there = digests(rows)
+    monkeypatch.undo()
+    assert there.tolist() == digests(rows).tolist()
+
+
+def test_a_check_that_cannot_be_planned_fails_its_read_and_no_step(script):
+    s = script(POLICY, row_checks=DIGEST)
+    written(s)
+    fail_at(s.cache._guard, "planned", MemoryError("no room for checksums"))
+    step_id = s.step({"b": hit([0, 1, 2], 8, 3)}, "talk", LATE)
+    with pytest.raises(PrefixCacheError, match=r"no plan to read key .*no room for checksums"):
+        s.cache.materialize(step_id, ["b"])

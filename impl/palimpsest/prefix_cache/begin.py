@@ -51,6 +51,8 @@ class BeginSide(CacheState):
                     retired = self._slot_status.retire_blocks(np.array(schedule.allocated, dtype=np.int64))
                     self._retire(retired)
                 begun = self._begun = self._begin(schedule) if schedule.error is None else None
+                if begun is not None:
+                    begun.query_tokens = schedule.query_tokens
                 if self._trace is not None:
                     hits = events.hits(schedule.hits)
                     args = {"ended": schedule.ended, "hits": hits, "allocated": schedule.allocated}
@@ -62,7 +64,7 @@ class BeginSide(CacheState):
     def _begin(self, schedule: steps.Schedule) -> BegunStep:
         size = self.config.block_size
         slots = {req_id: steps.hit_slots(blocks, size) for req_id, (_, blocks) in schedule.hits.items()}
-        begun = BegunStep(schedule.num_scheduled, schedule.hits, slots, query_tokens=schedule.query_tokens)
+        begun = BegunStep(schedule.num_scheduled, schedule.hits, slots)
         try:
             for req_id in schedule.hits:
                 self._plan_hit(begun, req_id)

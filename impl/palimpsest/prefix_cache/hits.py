@@ -69,13 +69,13 @@ class HitReader:
         table = self._slots.get_slot_status(key)
         status = table.status[slots]
         read = PendingRead(req_id, key, slots, table.version[slots])
-        if np.count_nonzero(status == COMMITTED) < status.size:
-            try:
+        try:
+            if np.count_nonzero(status == COMMITTED) < status.size:
                 self._plan_sources(read, status, table.writer[slots])
-            except Exception as error:  # reported by the fetch: a step must not fail half published
-                read.error = PrefixCacheError(f"request {req_id!r}: no plan to read key {key!r}: {error}")
-        if self.guard is not None:
-            self.guard.planned(read)
+            if self.guard is not None:
+                self.guard.planned(read)
+        except Exception as error:  # reported by the fetch: a step must not fail half published
+            read.error = PrefixCacheError(f"request {req_id!r}: no plan to read key {key!r}: {error}")
         self.pending.add(read)
         return read
 

@@ -13,7 +13,7 @@ import torch
 
 from palimpsest.errors import CorruptRowsError
 from palimpsest.prefix_cache.checksums import POISON, digests, is_poisoned, mixed, poison
-from palimpsest.prefix_cache.interface import RowChecks
+from palimpsest.prefix_cache.interface import PrefixCacheConfig, RowChecks
 from palimpsest.prefix_cache.slots import COMMITTED
 from palimpsest.prefix_cache.slow_waits import RateLimit, logger
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 Sums = tuple["Rows", "Rows", "LandedEvent | None"]
 
 
-def make_guard(checks: RowChecks, copies: Copies, stats: Stats) -> RowGuard | None:
+def make_guard(config: PrefixCacheConfig, copies: Copies, stats: Stats) -> RowGuard | None:
     """The guard that the configuration asks for; None where nothing is checked."""
+    checks = config.row_checks
     if checks is RowChecks.OFF:
         return None
     if checks is RowChecks.POISON:
         return PoisonGuard(stats)
-    return DigestGuard(copies, stats, raises=checks is RowChecks.DIGEST)
+    return DigestGuard(config.num_slots, copies, stats, raises=checks is RowChecks.DIGEST)
 
 
 class RowGuard:
@@ -84,21 +85,22 @@ class DigestGuard(RowGuard):
 
     _why = "checksum"
 
-    def __init__(self, copies: Copies, stats: Stats, *, raises: bool) -> None:
+    def __init__(self, num_slots: int, copies: Copies, stats: Stats, *, raises: bool) -> None:
         super().__init__(stats)
-        self._copies, self._raises, self._limit = copies, raises, RateLimit()
+        self._num_slots, self._copies, self._raises, self._limit = num_slots, copies, raises, RateLimit()
         #: key -> checksum by slot; the engine thread's own
         self._table: Rows = {}
 
     def frozen(self, ctx: StepContext, rows: Rows) -> None:
         sums = {key: digests(values) for key, values in rows.items()}
+        for key, of_key in sums.items():  # here, since a claim must not fail
+            if key not in self._table:
+                self._table[key] = torch.zeros(self._num_slots, dtype=torch.int64, device=of_key.device)
         ctx.sums = (sums, *self._copies.to_host(sums))
 
     def claimed(self, ctx: StepContext, slots: SlotTable, pool: PrefixBlockPool) -> None:  # noqa: ARG002  a hook's
         assert ctx.sums is not None
         for key, sums in ctx.sums[0].items():
-            if key not in self._table:
-                self._table[key] = torch.zeros(slots.num_slots, dtype=torch.int64, device=sums.device)
             versions = torch.from_numpy(slots.get_slot_status(key).version[ctx.rows.at])
             at = ctx.rows.slots.to(sums.device, non_blocking=True)
             self._table[key][at] = mixed(sums, versions.to(sums.device, non_blocking=True))

@@ -57,7 +57,7 @@ class CacheState:
         self._pool = PrefixBlockPool(config)
         self._copies = Copies(config.staging_claim_timeout_s, sync)
         #: what is checked of delivered rows; None for nothing
-        self._guard = make_guard(config.row_checks, self._copies, self.stats)
+        self._guard = make_guard(config, self._copies, self.stats)
         self._controller = PrefixCacheController(
             self._pool, config, not accelerated if eager is None else eager,
             pinned=accelerated, sync=sync, trace=trace, stats=self.stats,
