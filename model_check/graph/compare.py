@@ -2,10 +2,10 @@
 edge for, it refuses.
 
 From each state that TLC reaches, the checker is given the event of each of its edges: it must accept it and come to
-the state that TLC's edge leads to, as far as both have it (`seen_by_tlc`), whichever way it came there. Then it is given,
-in states evenly spread, one event of each action that is possible elsewhere in the graph and not there, as it was told
-elsewhere; what it takes of these is counted. It may take some: a model's switches forbid what the rules allow (a save that
-is tried again), and some guards of the specification are checked at a later event of the code's.
+the state that TLC's edge leads to, as far as both have it (`seen_by_tlc`), whichever way it came there. Then it is
+given, in states evenly spread, one event of each action that is possible elsewhere in the graph and not there, as it
+was told elsewhere; what it takes of these is counted. It may take some: a model's switches forbid what the rules allow
+(a save that is tried again), and some guards of the specification are checked at a later event of the code's.
 """
 
 from __future__ import annotations
