@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ _SETS = ("quick", "full", "deep", "random")
 _SIZES = ("small", "large")
 _LIMIT_S = {"small": 900.0, "large": 7200.0}
 #: what a model says for itself, whatever its base says
-_OWN = frozenset({"name", "kind", "purpose", "expect", "states", "mutates", "kills", "base"})
+_OWN = frozenset({"name", "kind", "purpose", "expect", "states", "mutates", "kills", "without", "base"})
+#: a mutant once more, without the property that kills it: derived from its `without`
+WITHOUT = "without"
 _MERGED = ("constants", "definitions")
 
 Constant = int | bool | str | tuple[str, ...]
@@ -64,6 +66,8 @@ class Model:
     definitions: Mapping[str, str] = field(default_factory=dict)
     mutates: tuple[Patch, ...] = ()
     kills: str | None = None
+    #: a mutant's verdict where the property that kills it is not checked, and all others of its model are
+    without: str | None = None
 
     @property
     def heap(self) -> Heap:
@@ -107,7 +111,31 @@ def load_manifest(path: Path = MANIFEST, spec: Path | None = None) -> Manifest:
         raise ManifestError(f"{path}: unknown table {', '.join(sorted(unknown))}")
     entries = _by_name(path, data.get("model", []))
     models = {name: _read(f"{path}: model {name}", _with_base(path, entries, name)) for name in entries}
+    models |= {each.name: each for each in [_without(entries, models, name) for name in entries] if each is not None}
     return Manifest(path, spec or spec_folder(), models, data.get("threads", {}))
+
+
+def _without(entries: dict[str, dict[str, Any]], models: dict[str, Model], name: str) -> Model | None:
+    """The model that shows a mutant's `without`, with all that the model which it is a mutant of checks."""
+    mutant = models[name]
+    if mutant.without is None:
+        return None
+    base = models[name]
+    while base.kind != "model":
+        base = models[entries[base.name]["base"]]
+    return replace(
+        mutant,
+        name=f"{name}-without",
+        kind=WITHOUT,
+        purpose=f"{name}, where {mutant.kills} is not checked.",
+        set="full",
+        expect=mutant.without,
+        invariants=tuple(each for each in base.invariants if each != mutant.kills),
+        properties=tuple(each for each in base.properties if each != mutant.kills),
+        deadlock=base.deadlock and mutant.kills != DEADLOCK,
+        kills=None,
+        without=None,
+    )
 
 
 def _by_name(path: Path, entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -202,6 +230,8 @@ def _rules(model: Model) -> list[tuple[bool, str]]:
         (mutant and not model.kills, "is a mutant and does not say which property kills it"),
         (mutant and not model.mutates, "is a mutant and mutates nothing"),
         (not mutant and bool(model.kills or model.mutates), "only a mutant has kills and mutates"),
+        (not mutant and model.without is not None, "only a mutant has without"),
+        (bool(model.without) and model.without == model.kills, "is killed by what is not checked without it"),
         (bool(model.kills) and model.expect != model.kills, "expects another verdict than what kills it"),
         (model.kind == "reach" and model.expect == OK, "is a reach model, which must fail, and expects ok"),
         (model.expect != OK and model.expect not in checked, f"expects {model.expect}, which it does not check"),

@@ -110,6 +110,8 @@ class PageRules(Rules):
 
     def overwrite_live(self, args: Args, post: Args, thread: str) -> None:
         s = self.s
+        if s.ended:
+            return  # the end took the step from under it
         if s.begun is None or s.begun.forward:
             self.reject("a begun step's forward runs once", "SourceFrozen")
         s.reports_forwards = s.begun.forward = True

@@ -69,9 +69,13 @@ class Rules:
 
     def wait_ran_out(self, action: str, thread: str) -> None:
         """The thread does something else than ending its wait: it gave up, and what it waited for does not go on."""
-        tids = self.s.waits.pop(thread)
-        if action in ("end_fetch", "reserve", "claim_page_begin"):
-            self.reject("its wait has ended", "RecordBeforeWake", f"{thread!r} waits for {tids}")
+        s, tids = self.s, self.s.waits.pop(thread)
+        if action not in ("end_fetch", "reserve", "claim_page_begin"):
+            return
+        # a save that is tried again does not wait for what has ended since, nor for what a flush waited for
+        left = [tid for tid in tids if not s.has_ended(tid) and (action == "end_fetch" or tid in s.last_step)]
+        if left:
+            self.reject("its wait has ended", "RecordBeforeWake", f"{thread!r} waits for {left}")
 
     def handed_over(self) -> None:
         """What the engine took out of its own hands was given to the committer before it goes on."""

@@ -225,6 +225,12 @@ class State:
         self._mark = np.zeros(self.num_slots, dtype=bool)
         self._place = np.zeros(self.num_slots, dtype=np.int64)
 
+    def has_ended(self, tid: int) -> bool:
+        """Whether a task was written, and its record drained or its waiters woken."""
+        task = self.tasks.get(tid)
+        state = self.drained.get(tid) if task is None else task.state
+        return state == "WRITTEN" and (task is None or task.finished)
+
     def slots_of(self, blocks: IntArray) -> IntArray:
         """The slots of whole blocks, in order."""
         return lines_at(self._slots_of, blocks).ravel()

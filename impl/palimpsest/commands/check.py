@@ -45,6 +45,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--jobs", type=positive, metavar="N", help="models at a time, workers of a large one (cores)")
     parser.add_argument(
+        "--graph", action="store_true", help="compare TLC's reachable graph with the in-process checker, edge by edge"
+    )
+    parser.add_argument(
         "--simulate", type=positive, metavar="N", help="N random behaviors of each model instead of all"
     )
     parser.add_argument("--depth", type=positive, default=200, metavar="N", help="steps of a random behavior (200)")
@@ -80,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         manifest = load_manifest(args.manifest, args.spec) if args.manifest else load_manifest(spec=args.spec)
         with terminable():
-            return _list(args, manifest, console) if args.list else _check(args, manifest, console)
+            do = _list if args.list else _graph if args.graph else _check
+            return do(args, manifest, console)
     except (CheckError, OSError) as error:
         print(f"palimpsest check: {error}", file=sys.stderr)
         return 2
@@ -107,6 +111,14 @@ def _list(args: argparse.Namespace, manifest: Manifest, console: Console) -> int
 
     console.print(model_table(manifest.select(args.models)))
     return 0
+
+
+def _graph(args: argparse.Namespace, manifest: Manifest, console: Console) -> int:
+    from palimpsest_model_check.graph.report import comparable, compare_all
+    from palimpsest_model_check.jvm import find_toolchain
+
+    models = manifest.select(args.models) if args.models else comparable(manifest.select(which=args.set))
+    return 0 if compare_all(models, manifest, find_toolchain(), console) else 1
 
 
 def _check(args: argparse.Namespace, manifest: Manifest, console: Console) -> int:
