@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from palimpsest.actions import ACTIONS
+from palimpsest.host_mirror.actions import MIRROR_ACTIONS
+from tests.mirror_support import traced_mirrors
 from tests.support import Script
 
 torch.set_num_threads(2)
 
-#: how often each action of the specification was taken in the accepted traces of this session
+#: how often each action of the specifications was taken in the accepted traces of this session
 TAKEN: Counter[str] = Counter()
+MIRROR_TAKEN: Counter[str] = Counter()
 
 
 @pytest.fixture(params=["eager", "threaded"])
@@ -44,6 +47,17 @@ def script(request: pytest.FixtureRequest) -> Iterator[Callable[..., Script]]:
             TAKEN.update(verdict.actions)
 
 
+@pytest.fixture(autouse=True)
+def _mirrors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every host mirror that a test makes is traced, and its trace replayed at the test's end."""
+    with traced_mirrors() as traces:
+        yield
+    if request.node.get_closest_marker("forges") is None:
+        for verdict in traces.verdicts():
+            assert verdict.ok, str(verdict)
+            MIRROR_TAKEN.update(verdict.actions)
+
+
 @pytest.fixture(scope="session")
 def taken() -> Counter[str]:
     """Where a test counts the actions of an accepted trace that it recorded by itself."""
@@ -51,18 +65,18 @@ def taken() -> Counter[str]:
 
 
 def untaken() -> list[str]:
-    """The actions of the specification that no accepted trace of this session has."""
-    return sorted(ACTIONS.keys() - TAKEN.keys())
+    """The actions of the specifications that no accepted trace of this session has."""
+    return sorted(ACTIONS.keys() - TAKEN.keys()) + sorted(MIRROR_ACTIONS.keys() - MIRROR_TAKEN.keys())
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many of the specification's actions the session's traces took."""
-    if TAKEN:
-        events, missing = sum(TAKEN.values()), untaken()
-        says = (
-            f"{len(ACTIONS) - len(missing)} of the specification's {len(ACTIONS)} actions in {events:,} replayed events"
-        )
-        terminalreporter.write_line(says + (f"; none of {', '.join(missing)}" if missing else ""))
+    """Say how many of the specifications' actions the session's traces took."""
+    for system, actions, taken in (("cache", ACTIONS, TAKEN), ("mirror", MIRROR_ACTIONS, MIRROR_TAKEN)):
+        if taken:
+            missing = sorted(actions.keys() - taken.keys())
+            says = f"{system}: {len(actions) - len(missing)} of the specification's {len(actions)} actions in"
+            says = f"{says} {sum(taken.values()):,} replayed events"
+            terminalreporter.write_line(says + (f"; none of {', '.join(missing)}" if missing else ""))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
