@@ -179,13 +179,14 @@ Known(f, xs, k) ==
 \* Between two steps. A step without rows need not be finished.
 Between(r) == pc[r] = "idle" \/ (pc[r] = "started" /\ Now(r).rows = <<>> /\ Now(r).hot = <<>> /\ after[r] = <<>>)
 
-\* Rows that were computed elsewhere come into the pool, before the step that shows them: all ranks are there, and what
-\* they queued for the host has landed. The writer does it.
+\* Rows that were computed elsewhere come into the pool, before the step that shows them: all ranks are there or meet
+\* already, and what they queued for the host has landed. The writer does it.
 ImportRows ==
     LET k == at[Writer] + 1
         new == StepAt(k).imports
     IN  /\ new # <<>> /\ imported < k
-        /\ \A r \in Ranks : Between(r) /\ at[r] = at[Writer] /\ Landed(r, current[r])
+        /\ Between(Writer) /\ \A r \in Ranks : Landed(r, current[r])
+        /\ \A r \in Ranks : (Between(r) /\ at[r] = at[Writer]) \/ (pc[r] = "meeting" /\ at[r] = k)
         /\ imported' = k
         /\ host' = Imported(host, new, k) /\ truth' = Known(truth, new, k)
         /\ wrote' = wrote \cup {Writer}
@@ -200,7 +201,7 @@ ForgetState(r) ==
 
 \* The step begins: the forward stream waits for the host writes of the last one. Ranks that share a pool meet.
 AwaitWrites(r) ==
-    /\ Between(r) /\ at[r] <= Len(agenda) /\ (StepAt(at[r] + 1).imports = <<>> \/ imported > at[r])
+    /\ Between(r) /\ at[r] <= Len(agenda) /\ (r # Writer \/ StepAt(at[r] + 1).imports = <<>> \/ imported > at[r])
     /\ pc' = [pc EXCEPT ![r] = IF Shared THEN "meeting" ELSE "met"]
     /\ at' = [at EXCEPT ![r] = @ + 1]
     /\ compute' = [compute EXCEPT ![r] = Append(@, Wait(r, current[r]))]

@@ -25,20 +25,41 @@ class RowRules(StepRules):
             self.reject("hot rows of recycled blocks are forgotten", "NoRecycledHotRow", f"blocks {rank.stale}")
         rank.phase = "drafted" if draft else "forward"
         host, device = (np.array(args[name], dtype=np.int64) for name in ("host", "device"))
-        self._same_batch(rank, host.tolist(), args["deferred"])
-        for slot in host.tolist():
-            if slot not in rank.rows:
-                rank.rows[slot] = self.s.new_version()
+        self._same_batch(rank, args, host.tolist())
+        rank.layers.add(layer)
+        source = self.s.layers[layer]["source"]
+        self.same("batch", rank.places.setdefault(source, device.tolist()), device.tolist())
+        self._where_they_belong(rank, source, host, device)
+        rank.rows.update((slot, self.s.version(rank.number, rank.at, slot)) for slot in host.tolist())
         versions = np.array([rank.rows[slot] for slot in host.tolist()], dtype=np.int64)
         rank.dev[layer][device] = versions
         self.note_tags(layer, versions, post["tags"])
         self._report(rank, layer, args["deferred"], post)
 
-    def _same_batch(self, rank: Rank, host: list[int], deferred: bool) -> None:
+    def _where_they_belong(self, rank: Rank, source: int, host: Any, device: Any) -> None:
+        """Rows that the step mirrors are written where the scheduler said."""
+        if len(host) != len(device) or len(set(host.tolist())) != len(host):
+            self.reject("each row has its place", "EveryRowMirrored", f"{len(host)} host slots, {len(device)} slots")
+        places = dict(self.placed(rank, source))
+        for slot, at in zip(host.tolist(), device.tolist(), strict=True):
+            if places.get(slot, at) != at:
+                self.reject("a row is written where it is mirrored from", "EveryRowMirrored", f"host slot {slot}")
+
+    def placed(self, rank: Rank, source: int) -> list[tuple[int, int]]:
+        """Host slot and device slot of each row that the step mirrors."""
+        if not self._rows(rank):
+            return []
+        host, device = self._host_rows(rank), self._device_rows(rank, source)
+        return list(zip(host.tolist(), device.tolist(), strict=True))
+
+    def _same_batch(self, rank: Rank, args: Args, slots: list[int]) -> None:
         """The layers of a phase write the rows of one batch."""
+        batch = slots, args["states"], args["deferred"]
+        if len(slots) != len(args["states"]):
+            self.reject("each row has a state", "EveryRowMirrored", f"{len(slots)} rows")
         if rank.batch is None:
-            rank.batch = host, deferred
-        self.same("batch", rank.batch, (host, deferred))
+            rank.batch = batch
+        self.same("batch", rank.batch, batch)
 
     def _report(self, rank: Rank, layer: int, deferred: bool, post: Args) -> None:
         """A layer reports where its rows stand. One that a graph runs does not, and is handed on behind the forward."""
@@ -66,11 +87,19 @@ class RowRules(StepRules):
         return sum(each["num_rows"] for each in rank.mirrors)
 
     def mirrored(self, rank: Rank, layers: list[int]) -> Pieces:
-        """The rows that the step mirrors, of these layers."""
+        """The rows that the step mirrors, of these layers; each has written them."""
         if not layers or not self._rows(rank):
             return {}
-        host = self._concat(each["destination_start"] + np.arange(each["num_rows"]) for each in rank.mirrors)
-        return {layer: (host, self._device_rows(rank, self.s.layers[layer]["source"])) for layer in layers}
+        host = self._host_rows(rank)
+        pieces = {layer: (host, self._device_rows(rank, self.s.layers[layer]["source"])) for layer in layers}
+        meant = np.array([self.s.version(rank.number, rank.at, slot) for slot in host.tolist()], dtype=np.int64)
+        for layer, (_, device) in pieces.items():
+            if rank.rows and (rank.dev[layer][device] != meant).any():
+                self.reject("a layer has written what it hands on", "EveryRowMirrored", f"layer {layer}")
+        return pieces
+
+    def _host_rows(self, rank: Rank) -> Any:
+        return self._concat(each["destination_start"] + np.arange(each["num_rows"]) for each in rank.mirrors)
 
     def _device_rows(self, rank: Rank, source: int) -> Any:
         return self._concat(each["source_starts"][source] + np.arange(each["num_rows"]) for each in rank.mirrors)
@@ -98,28 +127,28 @@ class RowRules(StepRules):
         if rank.phase not in ("started", "forward"):
             self.reject("the forward has run", "CleanMeansDurable", f"it is at {rank.phase!r}")
         rank.drafts = bool(self.s.of_phase(draft=True)) and self._rows(rank) > 0
-        if rank.batch is None:
-            rank.batch = args["slots"], args["deferred"]
-        if args["slots"] or rank.batch[0]:
-            self._same_batch(rank, args["slots"], args["deferred"])
-        self._reject_rows(rank, args["staged"], args["count"])
+        if args["slots"] or rank.batch is not None:
+            self._same_batch(rank, args, args["slots"])
+        if args["staged"] is not None:
+            self._reject_rows(rank, args["staged"])
+        if unwritten := set(self._host_rows(rank).tolist()) - rank.rows.keys() if rank.rows else None:
+            self.reject("rows that are mirrored were written", "EveryRowMirrored", f"host slots {sorted(unwritten)}")
         self._finish_phase(rank, args, post, draft=False)
         rank.phase = "target"
         if not rank.drafts:
             self._stand(rank)
 
-    def _reject_rows(self, rank: Rank, staged: list[int] | None, count: int) -> None:
+    def _reject_rows(self, rank: Rank, staged: list[int]) -> None:
         """Of a deferred batch the sampler says which rows stand; the others are never handed on."""
-        assert rank.batch is not None
-        if staged is None:
-            self.same("batch", 0, count)
-            return
-        if not rank.batch[1] or not self.writes(rank) or len(staged) != count or count != len(rank.batch[0]):
-            self.reject("rows of a deferred batch are refined", "AcceptedRowsOnly", f"{count} slots were staged")
-        for slot, device in zip(rank.batch[0], staged, strict=True):
+        slots, _, deferred = rank.batch or ([], [], False)
+        if not deferred or not self.writes(rank) or len(staged) != len(slots):
+            self.reject("rows of a deferred batch are refined", "AcceptedRowsOnly", f"{len(staged)} slots were staged")
+        source = self.s.layers[0]["source"]
+        for slot, device, written in zip(slots, staged, rank.places.get(source, staged), strict=True):
+            if device not in (-1, written):
+                self.reject("a row that stands is one that was written", "AcceptedRowsOnly", f"slot {device}")
             if device < 0:
                 self.s.rejected.add(rank.rows.get(slot, -1))
-        source = self.s.layers[0]["source"]
         rank.mirrors = [
             {"source_starts": [start + at for start in each["source_starts"]],
              "destination_start": each["destination_start"] + at, "num_rows": 1}
@@ -130,8 +159,8 @@ class RowRules(StepRules):
         self.through(rank)
         if rank.phase not in ("target", "drafted") or not rank.drafts:
             self.reject("the draft layers' phase has come", "CleanMeansDurable", f"it is at {rank.phase!r}")
-        if args["slots"] or (rank.batch is not None and rank.batch[0]):
-            self._same_batch(rank, args["slots"], args["deferred"])
+        if args["slots"] or rank.batch is not None:
+            self._same_batch(rank, args, args["slots"])
         self._finish_phase(rank, args, post, draft=True)
         rank.phase = "drafts"
         self._stand(rank)
@@ -139,6 +168,8 @@ class RowRules(StepRules):
     def _finish_phase(self, rank: Rank, args: Args, post: Args, *, draft: bool) -> None:
         """What was not handed on layer by layer is, all layers at once; the rows written are not hot any more."""
         layers = self.s.of_phase(draft=draft) if args["slots"] else []
+        if layers and (rank.layers or self._rows(rank)) and rank.layers != set(layers):
+            self.reject("each layer of the phase has written", "EveryRowMirrored", f"only {sorted(rank.layers)} have")
         active = layers if self.eager or not args["deferred"] else []
         if rank.reported and rank.reported != set(active):
             missed = sorted(set(active) - rank.reported)
@@ -152,7 +183,7 @@ class RowRules(StepRules):
             if self.s.layers[layer]["leader"]:
                 self._forget(rank, self.s.group_of(layer), args["slots"], args["states"])
         self.same("hot", rank.hot, post["hot"])
-        rank.reported, rank.handed, rank.batch = set(), set(), None
+        rank.reported, rank.handed, rank.layers, rank.batch, rank.places = set(), set(), set(), None, {}
         self.order(rank)
 
     def _forget(self, rank: Rank, group: int, slots: list[int], states: list[int]) -> None:
@@ -164,9 +195,8 @@ class RowRules(StepRules):
         """The step's rows are accepted."""
         if not self.writes(rank):
             return
-        for host in self.mirrored(rank, [0]).values():
-            for slot, device in zip(host[0].tolist(), host[1].tolist(), strict=True):
-                self.s.truth[slot] = rank.dev[0][device]
+        for slot in self._host_rows(rank).tolist():
+            self.s.truth[slot] = self.s.version(rank.number, rank.at, slot)
 
     # ---------------------------------------------------------------- hot rows
 
@@ -188,7 +218,11 @@ class RowRules(StepRules):
             self.reject("hot rows of recycled blocks are forgotten", "NoRecycledHotRow", f"blocks {rank.stale}")
         if rank.phase == "started":
             rank.phase = "forward"
+        if not self.s.layers[args["layer"]]["leader"]:
+            self.reject("a leader selects", "NoRecycledHotRow", f"layer {args['layer']}")
         group = self.s.group_of(args["layer"])
+        if len({(state, slot) for state, slot in args["slots"]}) < len(args["slots"]):
+            self.reject("what is selected is said once", "NoRecycledHotRow", f"{args['slots']}")
         before = {(state, slot) for state, line in enumerate(rank.hot[group]) for slot in line}
         wanted = {(state, slot) for state, slot in args["slots"]}
         missing = sorted(wanted - before)

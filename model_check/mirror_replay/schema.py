@@ -39,7 +39,7 @@ _TRANSFER = record(
 )
 _MIRROR = record(source_starts=numbers, destination_start=number, num_rows=number)
 _QUEUES = record(handed=_HANDED, waiting=numbers, enqueued=numbers, stale=numbers)
-_PHASE: dict[str, Kind] = {"rank": number, "slots": numbers, "states": numbers, "deferred": truth, "count": number}
+_PHASE: dict[str, Kind] = {"rank": number, "slots": numbers, "states": numbers, "deferred": truth}
 _PHASE_ENDED = record(handed=_HANDED, hot=_HOT)
 
 
@@ -53,11 +53,11 @@ MIRROR_FORMS: dict[str, tuple[Kind, Kind]] = {
     "forget_state": (_args(state=number), record(hot=_HOT)),
     "await_writes": (_args(), record(waits=number, next=number)),
     "meet": (_args(), record(next=number)),
-    "copy_host_blocks": (_args(copies=_PAIRS), record(wrote=truth)),
+    "copy_host_blocks": (_args(copies=_PAIRS), record(wrote=truth, tags=several(_TAGS))),
     "start_transfers": (_args(given=numbers, transfers=several(_TRANSFER), mirrors=several(_MIRROR)), _QUEUES),
     "invalidate_blocks": (_args(blocks=numbers), record(hot=_HOT)),
     "write": (
-        _args(layer=number, deferred=truth, host=numbers, device=numbers),
+        _args(layer=number, deferred=truth, host=numbers, states=numbers, device=numbers),
         record(tags=_TAGS, reported=numbers, handed=_HANDED),
     ),
     "select": (_args(layer=number, slots=_PAIRS), record(missing=_PAIRS, hot=several(numbers))),

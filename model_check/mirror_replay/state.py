@@ -33,8 +33,8 @@ class Rank:
 
     __slots__ = (
         "after", "at", "batch", "compute", "copies", "current", "dev", "dirty", "drafts", "enqueued", "handed", "hot",
-        "hot_rows", "issued", "mirrors", "missing", "number", "phase", "reached", "reported", "rows", "stale",
-        "wrote",
+        "hot_rows", "issued", "layers", "mirrors", "missing", "number", "phase", "places", "reached", "reported",
+        "rows", "stale",
     )  # fmt: skip
 
     def __init__(self, number: int, config: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class Rank:
         self.issued, self.reached = dict.fromkeys(EVENTS, 0), dict.fromkeys(EVENTS, 0)
         self.compute: deque[tuple[Any, ...]] = deque()
         self.copies: deque[tuple[Any, ...]] = deque()
-        self.dirty = self.drafts = self.wrote = False
+        self.dirty = self.drafts = False
         self.dev = [np.zeros(slots, dtype=np.int64) for _ in layers]
         #: host slots that are hot, by index group and state; versions of the hot rows, by layer and (state, slot)
         leaders = sum(layer["leader"] for layer in layers)
@@ -58,8 +58,11 @@ class Rank:
         self.rows: dict[int, int] = {}
         self.reported: set[int] = set()
         self.handed: set[int] = set()
-        #: host slots and states of the phase's batch
-        self.batch: tuple[list[int], bool] | None = None
+        #: host slots and states of the phase's batch, and whether it is deferred; by source, its device slots
+        self.batch: tuple[list[int], list[int], bool] | None = None
+        self.places: dict[int, list[int]] = {}
+        #: layers that wrote in this phase
+        self.layers: set[int] = set()
         self.after: list[dict[str, Any]] = []
         self.enqueued: list[int] = []
 
@@ -74,14 +77,15 @@ class MirrorState:
         self.ranks: dict[int, Rank] = {}
         self.host = [np.zeros(slots, dtype=np.int64) for _ in self.layers]
         self.truth = np.zeros(slots, dtype=np.int64)
-        self.versions = 0
+        #: identity by layer and version, and all of them by layer
         self.tags: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.identities: set[tuple[int, tuple[int, ...]]] = set()
         self.wanted: dict[int, tuple[IntArray, IntArray]] = {}
         self.rejected: set[int] = set()
         self.acked: list[int] = []
         self.imported: set[int] = set()
-        self.import_rows: dict[int, int] = {}
-        self.closed = 0
+        #: step and pairs of the writer's last copies of host blocks
+        self.copied: tuple[int, list[list[int]]] = 0, []
 
     def rank(self, number: int) -> Rank:
         """A rank of the trace; it is new with its first event."""
@@ -89,10 +93,9 @@ class MirrorState:
             self.ranks[number] = Rank(number, self.config)
         return self.ranks[number]
 
-    def new_version(self) -> int:
-        """A version that no row has."""
-        self.versions += 1
-        return self.versions
+    def version(self, writer: int, step: int, host_slot: int) -> int:
+        """Of the row that a rank writes in a step; of one that is imported before it, where `writer` is no rank."""
+        return 1 + (step * (self.config["ranks"] + 1) + writer) * self.truth.size + host_slot
 
     def group_of(self, layer: int) -> int:
         """The index group of a layer."""
@@ -109,6 +112,6 @@ class MirrorState:
         return {
             "rank": rank.number, "step": rank.at, "phase": rank.phase, "current": rank.current,
             "issued": dict(rank.issued), "reached": dict(rank.reached), "compute": [item[0] for item in rank.compute],
-            "copies": [item[0] for item in rank.copies], "after": [each["transfer_id"] for each in rank.after],
+            "copies": [item[0] for item in rank.copies], "after": [each.get("transfer_id") for each in rank.after],
             "stale": list(rank.stale), "enqueued": list(rank.enqueued),
         }  # fmt: skip

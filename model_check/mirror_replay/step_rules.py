@@ -14,7 +14,10 @@ from .streams import StreamRules
 
 def handed(rows: list[dict[str, Any]]) -> dict[int, list[tuple[int, int]]]:
     """Logged rows by layer, in the order of their host slots."""
-    return {each["layer"]: sorted(zip(map(int, each["host"]), map(int, each["device"]), strict=True)) for each in rows}
+    found: dict[int, list[tuple[int, int]]] = {}
+    for each in rows:
+        found.setdefault(each["layer"], []).extend(zip(map(int, each["host"]), map(int, each["device"]), strict=True))
+    return {layer: sorted(of_layer) for layer, of_layer in found.items()}
 
 
 def pairs(pieces: Pieces) -> dict[int, list[tuple[int, int]]]:
@@ -41,13 +44,13 @@ class StepRules(StreamRules):
         if not self.writes(rank):
             self.reject("the rank writes the pool", "OneHostWriter", f"rank {rank.number}")
         for other in s.ranks.values():
-            if not self.is_between(other):
+            meets = other.phase == "meeting" and other.at == rank.at + 1
+            if not (meets or (self.is_between(other) and other.at == rank.at)):
                 self.reject("every rank is between two steps", "EveryRowMirrored", f"rank {other.number}")
             if not self.landed(other, other.current):
                 self.reject("the last host writes have landed", "EveryRowMirrored", f"rank {other.number}")
-        fresh = [slot for slot in slots.tolist() if slot not in s.import_rows]
-        s.import_rows.update((slot, s.new_version()) for slot in fresh)
-        versions = np.array([s.import_rows[slot] for slot in slots.tolist()], dtype=np.int64)
+        step = rank.at + 1
+        versions = np.array([s.version(s.config["ranks"], step, slot) for slot in slots.tolist()], dtype=np.int64)
         s.host[args["layer"]][slots] = s.truth[slots] = versions
         s.imported.update((slots // self.page_rows).tolist())
         self.note_tags(args["layer"], versions, post["tags"])
@@ -57,10 +60,9 @@ class StepRules(StreamRules):
         if tags is not None:
             if len(tags) != len(versions):
                 self.same("batch", len(versions), len(tags))
-            self.s.tags.update(
-                ((layer, version), tuple(tag))
-                for version, tag in zip(versions.tolist(), np.asarray(tags).tolist(), strict=True)
-            )
+            for version, tag in zip(versions.tolist(), np.asarray(tags).tolist(), strict=True):
+                self.s.tags[layer, version] = tuple(tag)
+                self.s.identities.add((layer, tuple(tag)))
 
     def forget_state(self, rank: Rank, args: Args, post: Args) -> None:
         if not self.is_between(rank):
@@ -90,15 +92,25 @@ class StepRules(StreamRules):
             self.reject("the forward stream was given something", "EventNotReused")
         restored = [item[1] for item in rank.compute if item[0] == "restore"]
         self.compute_runs_on(rank)
-        logged = {(each["layer"], each["block"]): each["tags"] for each in post["restored"]}
+        listed = [(each["layer"], each["block"]) for each in post["restored"]]
+        logged = dict(zip(listed, (each["tags"] for each in post["restored"]), strict=True))
         due = {
-            (layer, int(device[0]) // self.page_rows): (layer, device)
+            (layer, int(device[0]) // self.page_rows): (layer, host, device)
             for pieces in restored
-            for layer, (_, device) in pieces.items()
+            for layer, (host, device) in pieces.items()
         }
-        self.same("restored", sorted(due), sorted(logged))
-        for key, (layer, device) in due.items():
-            self.same_tags("restored", layer, rank.dev[layer][device], logged[key])
+        self.same("restored", sorted(due), sorted(listed))
+        for key, (layer, host, device) in due.items():
+            if logged[key] is not None and len(logged[key]) == host.size:
+                still = ~np.isin(host, self.on_their_way(layer))
+                self.same_tags("restored", layer, rank.dev[layer][device][still], np.asarray(logged[key])[still])
+            else:
+                self.same_tags("restored", layer, rank.dev[layer][device], logged[key])
+
+    def on_their_way(self, layer: int) -> list[int]:
+        """Host slots whose rows may land before their copy says so: another rank may restore either row."""
+        copies = [item[1] for each in self.s.ranks.values() for item in each.copies if item[0] == "copy"]
+        return [slot for copy in copies if layer in copy.pieces for slot in copy.pieces[layer][0].tolist()]
 
     def meet(self, rank: Rank, args: Args, post: Args) -> None:
         if not self.shared or rank.phase != "meeting":
@@ -121,7 +133,10 @@ class StepRules(StreamRules):
         self.same("wrote", self.writes(rank), post["wrote"])
         rank.phase = "copied"
         if not self.writes(rank):
+            if 0 in self.s.ranks:
+                self.same("copies", self.s.copied, (rank.at, args["copies"]))
             return
+        self.s.copied = rank.at, args["copies"]
         if not self.landed(rank, 1 - rank.current) or any(item[0] == "copy" for item in rank.copies):
             self.reject("the last host writes have landed", "HostCopyAfterWrites")
         before = [row.copy() for row in (*self.s.host, self.s.truth)]
@@ -130,16 +145,20 @@ class StepRules(StreamRules):
             for now, then in zip((*self.s.host, self.s.truth), before, strict=True):
                 now[destination * self.page_rows + page] = then[source * self.page_rows + page]
             self.s.imported.add(destination)
+        slots = np.concatenate([each[1] * self.page_rows + np.arange(self.page_rows) for each in args["copies"]])
+        for layer, tags in enumerate(post["tags"]):
+            self.same_tags("copies", layer, self.s.host[layer][slots], tags)
 
     def start_transfers(self, rank: Rank, args: Args, post: Args) -> None:
         if rank.phase not in ("met", "copied"):
             self.reject("the step has begun", "EventNotReused", f"it is at {rank.phase!r}")
         self.through(rank)
         transfers = args["transfers"]
+        self._well_shaped(transfers, args["mirrors"])
         restores = [each for each in transfers if each["restore"]]
         early = [each for each in transfers if not each["restore"] and not each["after_forward"]]
-        rank.phase, rank.mirrors, rank.rows, rank.wrote = "started", args["mirrors"], {}, False
-        rank.reported, rank.handed, rank.batch, rank.drafts = set(), set(), None, False
+        rank.phase, rank.mirrors, rank.rows, rank.drafts = "started", args["mirrors"], {}, False
+        rank.reported, rank.handed, rank.layers, rank.batch, rank.places = set(), set(), set(), None, {}
         rank.stale.extend(args["given"])
         self._restore(rank, restores)
         if self.writes(rank):
@@ -148,6 +167,20 @@ class StepRules(StreamRules):
         expected = self.move(rank, early)
         rank.after.extend(each for each in transfers if not each["restore"] and each["after_forward"])
         self._same_queues(rank, expected, post)
+
+    def _well_shaped(self, transfers: list[dict[str, Any]], mirrors: list[dict[str, Any]]) -> None:
+        """Transfers are told apart, and so are the rows that the step mirrors; each has a place in every source."""
+        sources = 1 + max(layer["source"] for layer in self.s.layers)
+        places = [each["resident_block_ids"] for each in transfers] + [each["source_starts"] for each in mirrors]
+        if any(len(each) != sources for each in places):
+            self.reject("there is a place in every source", "EveryRowMirrored", f"{places}")
+        if len({each["transfer_id"] for each in transfers}) < len(transfers):
+            self.reject("transfers have ids of their own", "EveryTransferEnds")
+        if any(each["restore"] and each["after_forward"] for each in transfers):
+            self.reject("pages are restored before the forward", "RestoreKeepsRows")
+        slots = [each["destination_start"] + at for each in mirrors for at in range(each["num_rows"])]
+        if len(set(slots)) < len(slots) or any(each["num_rows"] < 1 for each in mirrors):
+            self.reject("each row is mirrored once", "MirroredOnce", f"host slots {slots}")
 
     def _restore(self, rank: Rank, restores: list[dict[str, Any]]) -> None:
         rank.compute.extend(("restore", self._page(each)) for each in restores)
@@ -176,7 +209,6 @@ class StepRules(StreamRules):
         for block in set(given) - self.s.imported:
             self.s.truth[block * self.page_rows : (block + 1) * self.page_rows] = 0
         self.s.imported.clear()
-        self.s.import_rows.clear()
 
     def move(self, rank: Rank, transfers: list[dict[str, Any]]) -> Pieces:
         """Queue transfers to the host; gives the rows that are copied for them."""

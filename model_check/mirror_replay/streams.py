@@ -29,6 +29,7 @@ PROPERTIES_OF = {
     "missing": ("NoRecycledHotRow",),
     "selected": ("NoRecycledHotRow",),
     "wrote": ("OneHostWriter",),
+    "copies": ("HostCopyAfterWrites",),
     "landed": ("EveryRowMirrored",),
     "restored": ("RestoreKeepsRows",),
     "batch": ("AcceptedRowsOnly",),
@@ -69,6 +70,8 @@ class StreamRules:
             known = self.s.tags.get((layer, version))
             if known is not None:
                 self.same(variable, list(known), tag, breaks)
+            elif not version and (layer, tuple(tag)) in self.s.identities:
+                self.same(variable, "no row", tag, breaks)
 
     def writes(self, rank: Rank) -> bool:
         """Whether this rank writes the pool."""

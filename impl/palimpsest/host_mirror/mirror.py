@@ -129,6 +129,7 @@ class HostMirror:
                 )
                 args = {
                     "layer": layer, "deferred": handle.decode_batch, "host": handle.mirror_slot_mapping.tolist(),
+                    "states": handle.req_id_per_token.tolist(),
                     "device": handle.slot_mapping.tolist(),
                 }  # fmt: skip
                 post = {

@@ -108,3 +108,54 @@ def selected(runtime: Any, layer: int) -> tuple[dict[str, Any], dict[str, Any]]:
     missing = [[state, slot] for state, slot in zip(states, selection.missing_slots.tolist(), strict=True)]
     hot = [np.sort(line[line >= 0]).tolist() for line in table.slots]
     return {"layer": layer, "slots": selected_slots(runtime)[1]}, {"missing": missing, "hot": hot}
+
+
+# ------------------------------------------------------------------ a worker's state
+
+
+def transfer_state(worker: Any) -> dict[str, Any]:
+    """What was handed on, transfers that wait for the forward or for their end, blocks whose hot rows are stale."""
+    return {
+        "handed": worker._take_handed(),
+        "waiting": [each.transfer_id for each in worker._post_forward_transfers],
+        "enqueued": list(worker._enqueued_transfer_ids),
+        "stale": list(worker._pending_invalid_block_ids),
+    }
+
+
+def restored_rows(worker: Any, transfers: Any) -> list[dict[str, Any]]:
+    """Layer, block on the device and identities of each page that was restored."""
+    rows = []
+    for layer, (handle, resident) in enumerate(zip(worker.cache_handles, worker.resident_caches, strict=True)):
+        for transfer in (each for each in transfers if each.restore):
+            block = transfer.resident_block_ids[handle.runtime.resident_source_index]
+            tags = worker._trace.tags(worker.cache_layer_names[layer], resident[block])
+            rows.append({"layer": layer, "block": block, "tags": tags})
+    return rows
+
+
+def host_tags(worker: Any, blocks: list[int]) -> list[Any]:
+    """By layer, the identities in the rows of host blocks."""
+    rows = worker.kernel_block_size
+    slots = (np.array(blocks)[:, None] * rows + np.arange(rows)).reshape(-1)
+    names = worker.cache_layer_names
+    return [worker._trace.tags(name, host[slots]) for name, host in zip(names, worker.host_caches, strict=True)]
+
+
+def batch_of_phase(worker: Any) -> dict[str, Any]:
+    """Host slots and states of the rows that a phase wrote, and whether they were deferred."""
+    handle = next((each for n, each in enumerate(worker.cache_handles) if worker._is_of_phase(n)), None)
+    if handle is None or handle.num_actual_tokens <= 0:
+        return {"slots": [], "states": [], "deferred": False}
+    count = handle.num_actual_tokens
+    return {
+        "slots": handle.mirror_slot_mapping[:count].tolist(),
+        "states": handle.req_id_per_token[:count].tolist(),
+        "deferred": bool(handle.decode_batch),
+    }
+
+
+def staged_slots(worker: Any, count: int) -> list[int] | None:
+    """The slots that a phase staged, -1 for rows that were rejected; None where it staged none."""
+    staging = worker._slot_mapping_staging
+    return None if staging is None or not count else list(staging.slots[:count].tolist())

@@ -25,7 +25,14 @@ from palimpsest.host_mirror.rows import select_written_row_mirrors as _select_wr
 from palimpsest.host_mirror.runtime import release_pinned_state
 from palimpsest.host_mirror.state import SlotMappingStaging as _SlotMappingStaging
 from palimpsest.host_mirror.streams import CALLER, HostStream, current_stream
-from palimpsest.host_mirror.tracing import hot_slots
+from palimpsest.host_mirror.tracing import (
+    batch_of_phase,
+    host_tags,
+    hot_slots,
+    restored_rows,
+    staged_slots,
+    transfer_state,
+)
 from palimpsest.host_mirror.transfers import TransferMixin
 from palimpsest.host_mirror.types import SparseKVPageTransfer, StepMetadata
 from palimpsest.kv_cache.copies import KVCacheBlockCopy, copy_kv_cache_blocks_inplace
@@ -118,32 +125,13 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
                     "transfers": [each._asdict() for each in transfers],
                     "mirrors": [each._asdict() for each in mirrors],
                 }
-                self._trace.emit("start_transfers", args, self._transfer_state())
-
-    def _transfer_state(self) -> dict[str, Any]:
-        """For a trace: what was handed on, transfers that wait for the forward or for their end, stale blocks."""
-        return {
-            "handed": self._take_handed(),
-            "waiting": [each.transfer_id for each in self._post_forward_transfers],
-            "enqueued": list(self._enqueued_transfer_ids),
-            "stale": list(self._pending_invalid_block_ids),
-        }
+                self._trace.emit("start_transfers", args, transfer_state(self))
 
     @mirror_action("compute_runs")
     def _compute_runs(self, transfers: Sequence[SparseKVPageTransfer] = ()) -> None:
         """On the host: the caller has waited, and pages are restored."""
         if self._trace is not None and self.on_host:
-            self._trace.emit("compute_runs", {}, {"restored": self._restored_rows(transfers)})
-
-    def _restored_rows(self, transfers: Sequence[SparseKVPageTransfer]) -> list[dict[str, Any]]:
-        assert self._trace is not None
-        rows = []
-        for layer, (handle, resident) in enumerate(zip(self.cache_handles, self.resident_caches, strict=True)):
-            for transfer in (each for each in transfers if each.restore):
-                block = transfer.resident_block_ids[handle.runtime.resident_source_index]
-                tags = self._trace.tags(self.cache_layer_names[layer], resident[block])
-                rows.append({"layer": layer, "block": block, "tags": tags})
-        return rows
+            self._trace.emit("compute_runs", {}, {"restored": restored_rows(self, transfers)})
 
     def set_request_state_indices(self, indices: torch.Tensor) -> None:
         """The request state of each line of the batch. Hot rows of blocks that changed hands are forgotten now."""
@@ -194,21 +182,21 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
     def _finish_target(self) -> None:
         """The target's phase ends."""
         with self._section:
-            batch = self._batch_of_phase() if self._trace is not None else {}
+            batch = batch_of_phase(self) if self._trace is not None else {}
+            staged = self._slot_mapping_staging.num_tokens if self._slot_mapping_staging is not None else 0
             self._finish_phase()
             if self._trace is not None:
-                post = {"handed": self._take_handed(), "hot": hot_slots(self)}
-                self._trace.emit("finish_target", {**batch, "staged": self._staged(batch["count"])}, post)
+                args = {**batch, "staged": staged_slots(self, staged)}
+                self._trace.emit("finish_target", args, {"handed": self._take_handed(), "hot": hot_slots(self)})
 
     @mirror_action("finish_drafts")
     def _finish_drafts(self) -> None:
         """The draft's phase ends."""
         with self._section:
-            batch = self._batch_of_phase() if self._trace is not None else {}
+            batch = batch_of_phase(self) if self._trace is not None else {}
             self._finish_phase()
             if self._trace is not None:
-                post = {"handed": self._take_handed(), "hot": hot_slots(self)}
-                self._trace.emit("finish_drafts", batch, post)
+                self._trace.emit("finish_drafts", batch, {"handed": self._take_handed(), "hot": hot_slots(self)})
 
     def _finish_phase(self) -> None:
         self._forward_ready_event.record()
@@ -230,7 +218,7 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
             for handle in self.cache_handles:
                 handle.num_actual_tokens = 0
             if self._trace is not None:
-                self._trace.emit("finish_step", {}, self._transfer_state())
+                self._trace.emit("finish_step", {}, transfer_state(self))
 
     def _order_next_forward(self) -> None:
         """What the caller's stream does next may overwrite rows that are being copied: it waits for the copies."""
@@ -242,28 +230,6 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
             self._compute_runs()
         else:
             self.host_write_event.record(current)
-
-    def _batch_of_phase(self) -> dict[str, Any]:
-        """For a trace: host slots and states of the rows that the phase wrote, and how many slots were staged."""
-        active = [handle for layer, handle in enumerate(self.cache_handles) if self._is_of_phase(layer)]
-        staging = self._slot_mapping_staging
-        slots, states, deferred = [], [], False
-        if active and active[0].num_actual_tokens > 0:
-            count = active[0].num_actual_tokens
-            slots = active[0].mirror_slot_mapping[:count].tolist()
-            states = active[0].req_id_per_token[:count].tolist()
-            deferred = bool(active[0].decode_batch)
-        return {
-            "slots": slots, "states": states, "deferred": deferred,
-            "count": staging.num_tokens if staging is not None else 0,
-        }  # fmt: skip
-
-    def _staged(self, count: int) -> list[int] | None:
-        """For a trace: the slots that the phase staged, -1 for rows that were rejected; None where it staged none."""
-        staging = self._slot_mapping_staging
-        if staging is None or not count:
-            return None
-        return list(staging.slots[:count].tolist())
 
     # ------------------------------------------------------------ copies of host blocks
 
@@ -277,10 +243,13 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
             if previous_write is not None:
                 previous_write.synchronize()
             copy_kv_cache_blocks_inplace(self.host_caches, self.host_num_blocks, copies)
+        else:
+            self._barrier()
         if self._trace is not None:
             pairs = [[copy.source, copy.destination] for copy in copies]
-            self._trace.emit("copy_host_blocks", {"copies": pairs}, {"wrote": writes})
-        if self.shared_host_region is not None:
+            post = {"wrote": writes, "tags": host_tags(self, [copy.destination for copy in copies]) if writes else []}
+            self._trace.emit("copy_host_blocks", {"copies": pairs}, post)
+        if writes and self.shared_host_region is not None:
             self._barrier()
         self._completed_host_copy_dst_ids.extend(copy.destination for copy in copies)
 
