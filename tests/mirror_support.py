@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from palimpsest.host_mirror import (
     StepCommand,
     StepMetadata,
 )
+from palimpsest.trace import MemorySink
+from palimpsest_model_check.replay.machine import replay
+from palimpsest_model_check.replay.verdict import Verdict
 from tests.support import HASTY_S, PATIENT_S, Gate
 
 ROWS, WIDTH = 4, 4
@@ -39,6 +43,44 @@ def config(**options: Any) -> HostMirrorConfig:
         "max_rows": 16, "top_k": 2, "hot_rows": 6, "draft_tokens": 2, "dtype": torch.float32, "timeout_s": PATIENT_S,
     }  # fmt: skip
     return HostMirrorConfig(**{"layers": layers, **sizes, **options})
+
+
+def identities(_layer: str, rows: torch.Tensor) -> np.ndarray:
+    """What the rows of these tests and of the sparse runner say they are: their last columns."""
+    return rows[:, -5:].numpy().astype(np.int64)
+
+
+class Traces:
+    """The sinks of the mirrors that a test makes; ranks that are threads of one engine share theirs."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[Any, MemorySink] = {}
+
+    def sink(self, config: HostMirrorConfig, ranks: Any) -> MemorySink:
+        """The sink of a mirror."""
+        key = config.engine_id if getattr(ranks, "size", 1) > 1 else len(self.sinks)
+        return self.sinks.setdefault(key, MemorySink(identities))
+
+    def verdicts(self) -> list[Verdict]:
+        """What the checker says of each trace that has events."""
+        for sink in self.sinks.values():
+            sink.close()
+        traces = [(str(key), sink.config, sink.events) for key, sink in self.sinks.items() if sink.events]
+        return [replay(f"mirror {name}", config, events) for name, config, events in traces]
+
+
+@contextmanager
+def traced_mirrors() -> Iterator[Traces]:
+    """Inside, every mirror that is made without a trace has one."""
+    traces, make = Traces(), HostMirror.__init__
+
+    def traced(self: HostMirror, config: HostMirrorConfig, **options: Any) -> None:
+        if options.get("trace") is None:
+            options["trace"] = traces.sink(config, options.get("ranks"))
+        make(self, config, **options)
+
+    with patch.object(HostMirror, "__init__", traced):
+        yield traces
 
 
 class Pages:

@@ -38,6 +38,15 @@ Recycled == LET first == Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(1, 1, 0, 2, 0, 
 Replaced == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(1, 1, 0, 2, 0, TRUE)>>, <<>>),
                  [IdleStep EXCEPT !.restores = <<[id |-> 1, hb |-> 1, db |-> 0]>>] >> }
 
+\* A step without rows lies between a row and a copy of its block.
+Rested == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE)>>, <<>>), IdleStep, [IdleStep EXCEPT !.copies = << <<0, 1>> >>] >> }
+
+\* A block gets a request whose first row was computed elsewhere; its page is restored and appended to.
+Elsewhere == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE)>>, <<>>),
+                  [Prefill(<<Row(1, 0, 1, 2, 1, TRUE)>>, <<Move(2, 0, 1, TRUE)>>) EXCEPT
+                      !.imports = << <<0, 0, 2, 0>> >>, !.given = {0},
+                      !.restores = <<[id |-> 1, hb |-> 0, db |-> 1]>>] >> }
+
 \* Nothing is left to do.
 Quiet == /\ \A r \in Ranks : compute[r] = <<>> /\ copies[r] = <<>>
          /\ \/ \A r \in Ranks : pc[r] = "closed" \/ (pc[r] = "idle" /\ at[r] > Len(agenda))
@@ -45,7 +54,7 @@ Quiet == /\ \A r \in Ranks : compute[r] = <<>> /\ copies[r] = <<>>
 Rest == Quiet /\ UNCHANGED vars
 RestSpec == Init /\ [][Next \/ Rest]_vars
 
-NeverOverlapped == \A r \in Ranks : copies[r] = <<>> \/ compute[r] = <<>> \/ pc[r] # "forward"
+NeverOverlapped == \A r \in Ranks : copies[r] = <<>> \/ compute[r] = <<>> \/ pc[r] # "written"
 NeverRejected == rejected = {}
 NeverCopied == \A k \in DOMAIN agenda : agenda[k].copies # <<>> => at[Writer] <= k
 NeverHit == \A r \in Ranks : ~(\E k \in DOMAIN agenda : k > at[r] /\ \E h \in Range(agenda[k].hot) : <<h[1], h[2]>> \in table[r])

@@ -13,6 +13,8 @@ from typing import Any
 from palimpsest.actions import ACTIONS
 from palimpsest.trace import Event
 
+from ..mirror_replay.machine import MirrorMachine
+from ..mirror_replay.schema import SYSTEM
 from .loading import load
 from .parts import start
 from .step_rules import StepRules
@@ -59,9 +61,14 @@ class Machine(StepRules, WriteRules):
             self.reject("the event is well formed", "TaskChain", repr(error))
 
 
+def machine_for(config: dict[str, Any]) -> Machine | MirrorMachine:
+    """A checker of the system that a trace's header names; without a name, of the prefix cache."""
+    return MirrorMachine(config) if config.get("system") == SYSTEM else Machine(config)
+
+
 def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdict:
     """The verdict on a whole trace; it stops at the first event that is rejected."""
-    machine, accepted, at = Machine(config), 0, "the end"
+    machine, accepted, at = machine_for(config), 0, "the end"
     part = config.get("part")
     before = part["after"] if part is not None else 0
     events = list(events)

@@ -13,7 +13,9 @@ from tests.mirror_support import DRAFT, TARGETS, Steps, pages, rows
 def select(steps, owner, positions):
     steps.mirror.begin_forward(steps.batch(owner, range(8, 9), deferred=True))
     steps.mirror.select(0, np.array([positions], dtype=np.int64))
-    return [steps.mirror.gather(layer)[0] for layer in TARGETS]
+    got = [steps.mirror.gather(layer)[0] for layer in TARGETS]
+    steps.mirror.finish_forward()
+    return got
 
 
 def put(steps, owner, request, positions):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from palimpsest.trace import Event
-from palimpsest_model_check.replay.machine import Machine
+from palimpsest_model_check.replay.machine import machine_for
 from palimpsest_model_check.replay.verdict import RejectedError
 
 Place = tuple[Any, ...]
@@ -51,7 +52,7 @@ class Replayed:
     def __init__(self, config: dict[str, Any], events: list[Event], at: set[int]) -> None:
         self.config, self.events = config, events
         self._before: dict[int, bytes] = {}
-        machine = Machine(config)
+        machine = machine_for(config)
         for number, event in enumerate(events):
             if number in at:
                 self._before[number] = pickle.dumps(machine.s)
@@ -61,7 +62,7 @@ class Replayed:
 
     def try_out(self, corruption: Corruption) -> Outcome:
         """Replay the trace with the corruption in it."""
-        machine = Machine(self.config)
+        machine = machine_for(self.config)
         machine.s = pickle.loads(self._before[corruption.at])
         rest = self.events[corruption.at + corruption.replaces :]
         taken = 0
@@ -75,9 +76,9 @@ class Replayed:
         return Outcome(corruption, None, frozen_state(machine) == self.end)
 
 
-def frozen_state(machine: Machine) -> str:
+def frozen_state(machine: Any) -> str:
     """All that the specification knows, as a text."""
-    return json.dumps(_told(vars(machine.s)), default=str)
+    return json.dumps(_told(vars(machine.s)), default=str, sort_keys=True)
 
 
 def _told(value: Any) -> Any:
@@ -87,7 +88,7 @@ def _told(value: Any) -> Any:
         return {str(key): _told(item) for key, item in value.items() if str(key)[:1] != "_"}
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return [_told(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()

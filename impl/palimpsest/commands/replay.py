@@ -18,7 +18,8 @@ Takes each event of a trace (`palimpsest demo --trace-out FILE`) as an action of
 must hold, and the post-state that the code logged must be the one that the rules give. The in-process checker
 takes the whole trace; what it accepts, TLC takes again on the specification itself: a small trace whole, of a
 large one the events that touch its busiest blocks. What a flight recorder wrote begins at a state in its header, and is
-taken in process only. Exits with 1 when an event is rejected and with 2 when a file can not be replayed."""
+taken in process only, and so are traces of the host mirror. Exits with 1 when an event is rejected and with 2 when a
+file can not be replayed."""
 
 Trace = tuple[str, dict[str, Any], Sequence[Event]]
 
@@ -63,9 +64,9 @@ def judge(traces: Sequence[Trace], console: Console, *, tlc: bool) -> bool:
         if not each.ok:
             show_rejection(console, each)
     accepted = [trace for trace, each in zip(traces, verdicts, strict=True) if each.ok]
-    whole = [trace for trace in accepted if "part" not in trace[1]]
+    whole = [trace for trace in accepted if "part" not in trace[1] and trace[1].get("system") is None]
     if tlc and len(whole) < len(accepted):
-        console.print(f"{len(accepted) - len(whole)} parts of traces, from a flight recorder: in process only")
+        console.print(f"{len(accepted) - len(whole)} traces of a flight recorder or of a host mirror: in process only")
     in_tlc = _judge_in_tlc(whole, console) if tlc and whole else True
     return len(accepted) == len(traces) and in_tlc
 

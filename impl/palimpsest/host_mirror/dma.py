@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from palimpsest.host_mirror.actions import mirror_action
 from palimpsest.host_mirror.descriptors import DescriptorBatch, page_copies, reclaim, row_copies, take
 from palimpsest.host_mirror.rows import IntArray
 from palimpsest.host_mirror.state import WorkerState
 from palimpsest.host_mirror.streams import event_for, run_on
+from palimpsest.host_mirror.tracing import handed_rows
 from palimpsest.host_mirror.types import SparseKVPageTransfer
 
 Copies = tuple[IntArray, IntArray, IntArray]
@@ -73,7 +75,7 @@ class DmaMixin(WorkerState):
         else:
             stream.wait_stream(self._current_stream())
         pieces = descriptors.src[:count], descriptors.dst[:count], descriptors.sizes[:count]
-        run_on(stream, lambda: self._swap(*pieces))
+        run_on(stream, self._traced_copy(pieces) if self._trace is not None else lambda: self._swap(*pieces))
         self.host_write_event.record(stream)
         landed = event_for(stream)
         landed.record(stream)
@@ -81,6 +83,28 @@ class DmaMixin(WorkerState):
         if transfer_ids:
             self._acknowledge_at(landed, transfer_ids)
         self._dma_submitted = True
+
+    def _traced_copy(self, pieces: tuple[Any, Any, Any]) -> Callable[[], None]:
+        """The copy of `pieces`, which tells of itself where the host can see it land."""
+        handed = handed_rows(self, *pieces)
+        self._handed = (*self._handed, *handed)
+
+        def copy() -> None:
+            self._swap(*pieces)
+            if self.on_host:
+                self._copy_runs(handed)
+
+        return copy
+
+    @mirror_action("copy_runs")
+    def _copy_runs(self, handed: list[dict[str, Any]]) -> None:
+        """Rows have landed."""
+        assert self._trace is not None
+        with self._section:
+            trace, names = self._trace, self.cache_layer_names
+            tags = [trace.tags(names[each["layer"]], self.host_caches[each["layer"]][each["host"]]) for each in handed]
+            rows = [{**each, "tags": tag} for each, tag in zip(handed, tags, strict=True)]
+            trace.emit("copy_runs", {}, {"rows": rows})
 
     def _acknowledge_at(self, event: Any, transfer_ids: tuple[int, ...]) -> None:
         self._enqueued_transfer_ids.extend(transfer_ids)

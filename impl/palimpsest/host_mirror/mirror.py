@@ -16,25 +16,35 @@ import numpy as np
 import torch
 
 from palimpsest.errors import BadMirrorInputError
+from palimpsest.host_mirror.actions import mirror_action
 from palimpsest.host_mirror.batch import HostMirrorConfig, MirrorBatch
 from palimpsest.host_mirror.hot_rows import PageTables
 from palimpsest.host_mirror.ranks import OneRank, RankGroup
 from palimpsest.host_mirror.rows import IntArray
 from palimpsest.host_mirror.setup import build_worker
+from palimpsest.host_mirror.tracing import RankTrace, header, selected, selected_slots
 from palimpsest.host_mirror.types import MirrorStats, StepMetadata
 from palimpsest.host_mirror.worker import HostMirrorWorker
 from palimpsest.sync import STANDARD, Sync
+from palimpsest.trace import Sink
 
 
 class HostMirror:
     """Keeps every accepted KV row of `config.layers` in a host pool, and brings rows back that attention selects.
 
     `ranks`: the processes of this node that share the pool; rank 0 writes it. Memory is taken by `initialize` and
-    given back by `shutdown`, which must be called.
+    given back by `shutdown`, which must be called. `trace`: where its events go; ranks of one process can share a sink.
     """
 
-    def __init__(self, config: HostMirrorConfig, *, ranks: RankGroup | None = None, sync: Sync = STANDARD) -> None:
-        self.config, self._sync = config, sync
+    def __init__(
+        self,
+        config: HostMirrorConfig,
+        *,
+        ranks: RankGroup | None = None,
+        sync: Sync = STANDARD,
+        trace: Sink | None = None,
+    ) -> None:
+        self.config, self._sync, self._sink = config, sync, trace
         self.ranks: RankGroup = OneRank() if ranks is None else ranks
         self.pages = PageTables(config.max_requests, config.max_pages, config.num_sources)
         self._worker: HostMirrorWorker | None = None
@@ -44,7 +54,11 @@ class HostMirror:
         """Allocate pages, hot rows and the host pool; start the copy stream. Every rank calls it."""
         if self._worker is not None:
             raise BadMirrorInputError("the mirror is initialized already")
-        self._worker = build_worker(self.config, self.ranks, self._sync)
+        trace = None
+        if self._sink is not None:
+            trace = RankTrace(self._sink, self.ranks.rank, self._sync.lock())
+            self._sink.begin(header(self.config, self.ranks.size))
+        self._worker = build_worker(self.config, self.ranks, self._sync, trace)
 
     @property
     def worker(self) -> HostMirrorWorker:
@@ -102,23 +116,53 @@ class HostMirror:
         on_host, device = torch.from_numpy(array), self.config.torch_device
         return on_host if device.type == "cpu" else on_host.pin_memory().to(device, non_blocking=True)
 
+    @mirror_action("write")
     def write(self, layer: int, rows: torch.Tensor) -> None:
         """The layer's rows of the batch, [rows, width]: into their resident pages, and on to the host unless the
         batch is deferred."""
-        handle = self.worker.cache_handles[layer]
-        self.worker.resident_caches[layer].flatten(0, 1)[handle.slot_mapping] = rows
-        handle.finish_kv_update()
+        worker = self.worker
+        handle = worker.cache_handles[layer]
+        pages = worker.resident_caches[layer].flatten(0, 1)
+        with worker._section:
+            pages[handle.slot_mapping] = rows
+            handle.finish_kv_update()
+            if worker._trace is not None:
+                tags = (
+                    worker._trace.tags(self.config.layers[layer].name, pages[handle.slot_mapping])
+                    if worker.on_host
+                    else None
+                )
+                args = {
+                    "layer": layer, "deferred": handle.decode_batch, "host": handle.mirror_slot_mapping.tolist(),
+                    "states": handle.req_id_per_token.tolist(),
+                    "device": handle.slot_mapping.tolist(),
+                }  # fmt: skip
+                post = {
+                    "tags": tags, "reported": sorted(worker._per_layer_mirrored), "handed": worker._take_handed(),
+                }  # fmt: skip
+                worker._trace.emit("write", args, post)
 
+    @mirror_action("select")
     def select(self, layer: int, positions: IntArray) -> None:
         """A leader: the `positions` [rows, top_k] that each row of the batch attends to; -1 for none."""
         if self._batch is None:
             raise BadMirrorInputError("positions are selected outside of a forward")
         runtime = self.worker.cache_handles[layer].runtime
         runtime.select(self.pages, self._batch.row_states, positions, self.config.block_rows)
+        if self.worker._trace is not None:
+            self.worker._trace.emit("select", *selected(runtime, layer))
 
+    @mirror_action("gather")
     def gather(self, layer: int) -> torch.Tensor:
         """The rows that the layer's leader selected, [rows, top_k, width], wherever they lie."""
-        rows: torch.Tensor = self.worker.cache_handles[layer].runtime.gather(self.pages)
+        worker = self.worker
+        runtime = worker.cache_handles[layer].runtime
+        rows: torch.Tensor = runtime.gather(self.pages)
+        if worker._trace is not None:
+            places, slots = selected_slots(runtime)
+            hot = runtime.hot.flatten(0, 1)[torch.from_numpy(places)] if worker.on_host else rows[:0]
+            tags = worker._trace.tags(self.config.layers[layer].name, hot)
+            worker._trace.emit("gather", {"layer": layer}, {"slots": slots, "tags": tags})
         return rows
 
     def finish_forward(self, accepted: IntArray | None = None) -> None:
@@ -151,6 +195,7 @@ class HostMirror:
 
     # ------------------------------------------------------------ outside of a forward
 
+    @mirror_action("import_rows")
     def import_rows(self, layer: int, host_slots: IntArray, rows: torch.Tensor) -> None:
         """Rows that were computed elsewhere, [rows, width], straight into the host pool. Every rank calls it, and the
         writer copies once all are there and its own writes have landed; the next `start_step` shows them to all."""
@@ -158,13 +203,16 @@ class HostMirror:
         self.ranks.barrier()
         if self.worker.is_host_writer:
             self.worker.host_caches[layer][torch.from_numpy(host_slots)] = rows
+            if self.worker._trace is not None:
+                tags = self.worker._trace.tags(self.config.layers[layer].name, rows)
+                args = {"layer": layer, "slots": host_slots.tolist()}
+                self.worker._trace.emit("import_rows", args, {"tags": tags})
 
     def set_request(self, state: int, host_blocks: list[int]) -> None:
         """A request came to `state`: its host blocks, no resident page, and no hot row of an earlier request."""
         self.pages.clear(state)
         self.pages.set_host(state, host_blocks)
-        for runtime in self.worker.leader_runtimes:
-            runtime.index_group.table.forget_state(state)
+        self.worker.forget_state(state)
 
     def settle(self) -> None:
         """Wait until every row and page queued so far is on the host."""

@@ -84,6 +84,10 @@ class RowMirrorMixin(DmaMixin):
         handle = self.cache_handles[layer]
         if handle.num_actual_tokens <= 0 or not handle.host_mirror_required:
             return False
+        return self._is_of_phase(layer)
+
+    def _is_of_phase(self, layer: int) -> bool:
+        """Whether the layer is written in this phase: by the target model, or by the draft model."""
         return (layer in self._draft_layers) == self._draft_mirror_pending
 
     def _submit_reported(self, ready_event: Any) -> None:

@@ -20,15 +20,20 @@ from palimpsest.host_mirror.registration import (
 from palimpsest.host_mirror.runtime import HostCacheHandle, MirrorConfig, create_hot_row_group, release_pinned_state
 from palimpsest.host_mirror.state import SlotMappingStaging
 from palimpsest.host_mirror.streams import CALLER, DeviceEvent, HostEvent, HostStream, new_stream
+from palimpsest.host_mirror.tracing import RankTrace
 from palimpsest.host_mirror.worker import HostMirrorWorker
 from palimpsest.memory import allocate_host
 from palimpsest.page_locked import page_aligned_bytes, register
 from palimpsest.sync import Sync
 
 
-def build_worker(config: HostMirrorConfig, ranks: RankGroup, sync: Sync) -> HostMirrorWorker:
+def build_worker(
+    config: HostMirrorConfig, ranks: RankGroup, sync: Sync, trace: RankTrace | None = None
+) -> HostMirrorWorker:
     """A worker that is ready for its first step. What fails on the way leaves no host memory registered."""
     worker = HostMirrorWorker()
+    if trace is not None:
+        worker._trace, worker._section = trace, trace.section
     worker.ranks, worker.is_host_writer = ranks, ranks.rank == 0
     worker.on_host = config.torch_device.type == "cpu"
     worker.kernel_block_size, worker.host_num_blocks = config.block_rows, config.num_host_blocks

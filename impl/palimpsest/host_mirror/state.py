@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from palimpsest.host_mirror.descriptors import DescriptorBatch, Queryable
 from palimpsest.host_mirror.rows import IntArray, RowSet
 from palimpsest.host_mirror.streams import is_capturing
+from palimpsest.host_mirror.tracing import RankTrace
 from palimpsest.host_mirror.types import SparseKVPageTransfer
 
 
@@ -55,6 +57,8 @@ class WorkerState:
     pinned_host_pools: Sequence[torch.Tensor] = ()
     #: this rank writes the host pool
     is_host_writer = True
+    #: the caches lie on the host: host streams, plain copies
+    on_host = False
     #: copies of rows and pages to the host run here
     dma_stream: Any = None
 
@@ -96,6 +100,12 @@ class WorkerState:
     #: request state of each line of the batch, -1 behind them; int32, rewritten in place
     request_state_indices: torch.Tensor
 
+    #: where events go, or None; what an action holds that queues on the copy stream, while there is a trace
+    _trace: RankTrace | None = None
+    _section: AbstractContextManager[Any] = nullcontext()
+    #: rows handed on since the last event that told of them, where there is a trace
+    _handed: Sequence[dict[str, Any]] = ()
+
     _metrics_calls = 0
     _metrics_event: Any = None
     _metrics_pending = False
@@ -111,6 +121,11 @@ class WorkerState:
     def _writes_host(self) -> bool:
         """Whether this step has rows for the host, and this rank writes them."""
         return self.is_host_writer and self._row_mirror_num_rows > 0
+
+    def _take_handed(self) -> list[dict[str, Any]]:
+        """For a trace: the rows handed to the copy stream since the last call."""
+        handed, self._handed = list(self._handed), ()
+        return handed
 
     # ------------------------------------------------------------ hooks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from palimpsest.host_mirror.actions import mirror_action
 from palimpsest.host_mirror.row_mirrors import RowMirrorMixin
 from palimpsest.host_mirror.streams import event_for
 from palimpsest.host_mirror.types import SparseKVPageTransfer
@@ -52,6 +53,7 @@ class TransferMixin(RowMirrorMixin):
                 page.copy_(host[first : first + rows].view(page.shape), non_blocking=True)
         self._record_transfer_completion(transfers, stream=self._current_stream())
 
+    @mirror_action("take_completed_transfers")
     def take_completed_transfers(self) -> list[int]:
         """Ids of the transfers that ended since the last call, in the order of their steps. To be called at each
         step, also an idle one. Raises `CopyFailedError` when a copy failed."""
@@ -59,4 +61,6 @@ class TransferMixin(RowMirrorMixin):
         while self._pending_transfer_events and self._pending_transfer_events[0][0].query():
             done.extend(self._pending_transfer_events.popleft()[1])
         self._enqueued_transfer_ids = [each for each in self._enqueued_transfer_ids if each not in done]
+        if self._trace is not None and done:
+            self._trace.emit("take_completed_transfers", {}, {"taken": list(done)})
         return done

@@ -16,6 +16,7 @@ import torch
 
 from palimpsest.errors import IncompleteMirrorError
 from palimpsest.host_mirror import ops
+from palimpsest.host_mirror.actions import mirror_action
 from palimpsest.host_mirror.metrics import METRICS_INTERVAL as _METRICS_INTERVAL
 from palimpsest.host_mirror.metrics import MetricsMixin
 from palimpsest.host_mirror.ranks import RankGroup, get_tensor_model_parallel_rank, get_tp_group
@@ -24,8 +25,16 @@ from palimpsest.host_mirror.rows import select_written_row_mirrors as _select_wr
 from palimpsest.host_mirror.runtime import release_pinned_state
 from palimpsest.host_mirror.state import SlotMappingStaging as _SlotMappingStaging
 from palimpsest.host_mirror.streams import CALLER, HostStream, current_stream
+from palimpsest.host_mirror.tracing import (
+    batch_of_phase,
+    host_tags,
+    hot_slots,
+    restored_rows,
+    staged_slots,
+    transfer_state,
+)
 from palimpsest.host_mirror.transfers import TransferMixin
-from palimpsest.host_mirror.types import StepMetadata
+from palimpsest.host_mirror.types import SparseKVPageTransfer, StepMetadata
 from palimpsest.kv_cache.copies import KVCacheBlockCopy, copy_kv_cache_blocks_inplace
 
 __all__ = [
@@ -43,8 +52,6 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
 
     #: the ranks that share the pool; None: the process's own group
     ranks: RankGroup | None = None
-    #: the caches lie on the host: host streams, plain copies
-    on_host = False
 
     # ------------------------------------------------------------ a step
 
@@ -54,38 +61,77 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
         previous = self.host_write_event
         if self._draft_mirror_pending:
             raise IncompleteMirrorError("a step begins, and the draft layers of the last one were not finished")
-        self._current_stream().wait_event(previous)
+        self._await_writes(previous)
+        self._compute_runs()
         if self.shared_host_region is not None:
             self._meet(previous)
-        self.host_write_event = self.host_write_events[self._next_host_write_event]
-        self._next_host_write_event = 1 - self._next_host_write_event
         self._forget_last_step()
         self._copy_host_blocks(metadata.host_block_copies, previous)
-        self._pending_invalid_block_ids.extend(metadata.source_block_ids)
-        order = metadata.row_mirrors if request_ids is None else request_ids
-        mirrors = _flatten_row_mirrors(metadata.row_mirrors, order) if metadata.row_mirrors_from_resident else ()
-        self._set_row_mirrors(mirrors)
-        self._start_transfers(metadata)
+        self._start_transfers(metadata, request_ids)
+        if metadata.command is not None and any(each.restore for each in metadata.command.transfers):
+            self._compute_runs(metadata.command.transfers)
 
     def _forget_last_step(self) -> None:
         for handle in self.cache_handles:
             handle.num_actual_tokens = 0
         self._per_layer_mirrored.clear()
         self._submitted_mirror_layers.clear()
+        self._dma_submitted = False
         if self._slot_mapping_staging is not None:
             self._slot_mapping_staging.num_tokens = 0
 
+    @mirror_action("await_writes")
+    def _await_writes(self, previous: Any) -> None:
+        """What the forward stream is given from now on waits for the host writes of the last step."""
+        waits = 1 - self._next_host_write_event
+        if self.shared_host_region is None:
+            self._turn_events()
+        if self._trace is not None:
+            self._trace.emit("await_writes", {}, {"waits": waits, "next": self._next_host_write_event})
+        self._current_stream().wait_event(previous)
+
+    def _turn_events(self) -> None:
+        """From now on the step's host writes are recorded in the other event."""
+        self.host_write_event = self.host_write_events[self._next_host_write_event]
+        self._next_host_write_event = 1 - self._next_host_write_event
+
+    @mirror_action("meet")
     def _meet(self, previous: Any) -> None:
         """Ranks that share a pool begin a step together: what the writer wrote is there for all, and no rank still
         reads rows that the writer may write over now."""
         previous.synchronize()
         self._barrier()
+        self._turn_events()
+        if self._trace is not None:
+            self._trace.emit("meet", {}, {"next": self._next_host_write_event})
 
-    def _start_transfers(self, metadata: StepMetadata) -> None:
+    @mirror_action("start_transfers")
+    def _start_transfers(self, metadata: StepMetadata, request_ids: Iterable[str] | None) -> None:
+        """The step's rows, restores, and transfers that need no forward. The step's event is recorded also where
+        nothing follows: who waits for an idle step's event waits for the steps before it."""
+        self._pending_invalid_block_ids.extend(metadata.source_block_ids)
+        order = metadata.row_mirrors if request_ids is None else request_ids
+        mirrors = _flatten_row_mirrors(metadata.row_mirrors, order) if metadata.row_mirrors_from_resident else ()
+        self._set_row_mirrors(mirrors)
         transfers = metadata.command.transfers if metadata.command is not None else ()
-        self._restore_pages([each for each in transfers if each.restore])
-        self._submit_transfers([each for each in transfers if not each.restore and not each.after_forward])
-        self._post_forward_transfers.extend(each for each in transfers if not each.restore and each.after_forward)
+        with self._section:
+            self._restore_pages([each for each in transfers if each.restore])
+            self.host_write_event.record(self._current_stream())
+            self._submit_transfers([each for each in transfers if not each.restore and not each.after_forward])
+            self._post_forward_transfers.extend(each for each in transfers if not each.restore and each.after_forward)
+            if self._trace is not None:
+                args = {
+                    "given": list(metadata.source_block_ids),
+                    "transfers": [each._asdict() for each in transfers],
+                    "mirrors": [each._asdict() for each in mirrors],
+                }
+                self._trace.emit("start_transfers", args, transfer_state(self))
+
+    @mirror_action("compute_runs")
+    def _compute_runs(self, transfers: Sequence[SparseKVPageTransfer] = ()) -> None:
+        """On the host: the caller has waited, and pages are restored."""
+        if self._trace is not None and self.on_host:
+            self._trace.emit("compute_runs", {}, {"restored": restored_rows(self, transfers)})
 
     def set_request_state_indices(self, indices: torch.Tensor) -> None:
         """The request state of each line of the batch. Hot rows of blocks that changed hands are forgotten now."""
@@ -96,60 +142,114 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
             self.invalidate_blocks(self._pending_invalid_block_ids, self.request_state_indices[:count])
             self._pending_invalid_block_ids = []
 
+    @mirror_action("invalidate_blocks")
     def invalidate_blocks(self, block_ids: Sequence[int], states: torch.Tensor) -> None:  # noqa: ARG002  # of the batch
         """Forget the hot rows of host blocks, in the states of the batch and in all others."""
         for runtime in self.leader_runtimes:
             runtime.index_group.table.forget_blocks(block_ids, self.kernel_block_size)
+        if self._trace is not None:
+            self._trace.emit("invalidate_blocks", {"blocks": list(block_ids)}, {"hot": hot_slots(self)})
+
+    @mirror_action("forget_state")
+    def forget_state(self, state: int) -> None:
+        """Another request has the state: none of its hot rows are there."""
+        for runtime in self.leader_runtimes:
+            runtime.index_group.table.forget_state(state)
+        if self._trace is not None:
+            self._trace.emit("forget_state", {"state": state}, {"hot": hot_slots(self)})
+
+    # ------------------------------------------------------------ the end of a phase
 
     def finish_forward(self) -> None:
         """The target model's layers have written their rows: mirror what is not mirrored yet, then the transfers
         that wait for it, unless draft layers are still to come."""
         drafts = bool(self._draft_layers) and self._row_mirror_num_rows > 0
-        self._finish_phase()
+        self._finish_target()
+        self._order_next_forward()
         self._draft_mirror_pending = drafts
         if not drafts:
-            self._finish_step()
+            self._end_step()
 
     def finish_draft(self) -> None:
         """The draft layers have written theirs. Without a draft phase in this step nothing happens."""
         if self._draft_mirror_pending:
-            self._finish_phase()
+            self._finish_drafts()
+            self._order_next_forward()
             self._draft_mirror_pending = False
-            self._finish_step()
+            self._end_step()
+
+    @mirror_action("finish_target")
+    def _finish_target(self) -> None:
+        """The target's phase ends."""
+        with self._section:
+            batch = batch_of_phase(self) if self._trace is not None else {}
+            staged = self._slot_mapping_staging.num_tokens if self._slot_mapping_staging is not None else 0
+            self._finish_phase()
+            if self._trace is not None:
+                args = {**batch, "staged": staged_slots(self, staged)}
+                self._trace.emit("finish_target", args, {"handed": self._take_handed(), "hot": hot_slots(self)})
+
+    @mirror_action("finish_drafts")
+    def _finish_drafts(self) -> None:
+        """The draft's phase ends."""
+        with self._section:
+            batch = batch_of_phase(self) if self._trace is not None else {}
+            self._finish_phase()
+            if self._trace is not None:
+                self._trace.emit("finish_drafts", batch, {"handed": self._take_handed(), "hot": hot_slots(self)})
 
     def _finish_phase(self) -> None:
         self._forward_ready_event.record()
         self._finish_mirror_phase(self._forward_ready_event)
-        self._order_next_forward()
 
-    def _finish_step(self) -> None:
-        transfers, self._post_forward_transfers = self._post_forward_transfers, []
+    def _end_step(self) -> None:
+        transfers = bool(self._post_forward_transfers)
+        self._finish_step()
         if transfers:
-            self._submit_transfers(transfers)
             self._order_next_forward()
-        for handle in self.cache_handles:
-            handle.num_actual_tokens = 0
+
+    @mirror_action("finish_step")
+    def _finish_step(self) -> None:
+        """The transfers that waited for the step's rows."""
+        with self._section:
+            transfers, self._post_forward_transfers = self._post_forward_transfers, []
+            if transfers:
+                self._submit_transfers(transfers)
+            for handle in self.cache_handles:
+                handle.num_actual_tokens = 0
+            if self._trace is not None:
+                self._trace.emit("finish_step", {}, transfer_state(self))
 
     def _order_next_forward(self) -> None:
         """What the caller's stream does next may overwrite rows that are being copied: it waits for the copies."""
         current = self._current_stream()
-        if self._dma_submitted:
+        waits = self._dma_submitted
+        self._dma_submitted = False
+        if waits:
             current.wait_event(self.host_write_event)
+            self._compute_runs()
         else:
             self.host_write_event.record(current)
-        self._dma_submitted = False
 
     # ------------------------------------------------------------ copies of host blocks
 
+    @mirror_action("copy_host_blocks")
     def _copy_host_blocks(self, copies: Sequence[KVCacheBlockCopy], previous_write: Any) -> None:
         """Copy host blocks once the host writes before are there: on the writer only, the other ranks wait."""
         if not copies:
             return
-        if self.shared_host_region is None or self._rank() == 0:
+        writes = self.shared_host_region is None or self._rank() == 0
+        if writes:
             if previous_write is not None:
                 previous_write.synchronize()
             copy_kv_cache_blocks_inplace(self.host_caches, self.host_num_blocks, copies)
-        if self.shared_host_region is not None:
+        else:
+            self._barrier()
+        if self._trace is not None:
+            pairs = [[copy.source, copy.destination] for copy in copies]
+            post = {"wrote": writes, "tags": host_tags(self, [copy.destination for copy in copies]) if writes else []}
+            self._trace.emit("copy_host_blocks", {"copies": pairs}, post)
+        if writes and self.shared_host_region is not None:
             self._barrier()
         self._completed_host_copy_dst_ids.extend(copy.destination for copy in copies)
 
@@ -160,6 +260,7 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
 
     # ------------------------------------------------------------ the end
 
+    @mirror_action("shutdown")
     def shutdown(self) -> None:
         """Wait for what is queued, then release what was page-locked; idempotent."""
         if not self._initialized:
@@ -167,6 +268,8 @@ class HostMirrorWorker(TransferMixin, MetricsMixin):
         self._initialized = False
         try:
             self._settle()
+            if self._trace is not None:
+                self._trace.emit("shutdown", {}, {})
         finally:
             runtimes = [handle.runtime for handle in self.cache_handles]
             release_pinned_state(runtimes, self.pinned_host_pools, self.shared_host_region)

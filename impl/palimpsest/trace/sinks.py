@@ -72,7 +72,7 @@ class NdjsonSink:
 
     def __init__(self, path: str | Path, tag: Tag | None = None) -> None:
         self.path, self.tag = Path(path), tag
-        self.count = 0
+        self.count, self._begun = 0, False
         self._seq = itertools.count(1)
         self._queue: queue.SimpleQueue[Callable[[], bytes] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
@@ -80,8 +80,10 @@ class NdjsonSink:
         self._thread.start()
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Write the header line."""
-        self._queue.put(lambda: header_line(config))
+        """Write the header line; those who share the sink have one."""
+        if not self._begun:
+            self._begun = True
+            self._queue.put(lambda: header_line(config))
 
     def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None:
         """Hand one event to the writing thread."""
