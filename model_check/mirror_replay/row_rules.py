@@ -70,14 +70,19 @@ class RowRules(StepRules):
             if not may or layer in rank.reported or reported != rank.reported | {layer}:
                 self.same("reported", sorted(rank.reported), post["reported"])
             rank.reported.add(layer)
-            if self._is_last_of_source(layer):
-                due = sorted(rank.reported - rank.handed)
-                rank.handed.update(due)
+            due = self._due(rank, layer, post)
+            rank.handed.update(due)
         self.same("reported", sorted(rank.reported), post["reported"])
         expected = self.mirrored(rank, due)
         self.same("handed", pairs(expected), handed(post["handed"]), self._breaks(rank, expected, post))
         if expected:
             self.submit(rank, expected, [])
+
+    def _due(self, rank: Rank, layer: int, post: Args) -> list[int]:
+        """The layers that a report hands on: how many wait for one another is the worker's to say, but behind the
+        last one of a source none is left."""
+        waiting = rank.reported - rank.handed
+        return sorted(waiting if self._is_last_of_source(layer) else waiting & handed(post["handed"]).keys())
 
     def _is_last_of_source(self, layer: int) -> bool:
         layers = self.s.layers

@@ -13,6 +13,7 @@ import pytest
 
 from palimpsest.cli import main
 from palimpsest_model_check.diff.trees import PATHS
+from palimpsest_model_check.manifest import load_manifest
 
 ROOT = Path(__file__).parents[2]
 MODEL = "takeover"
@@ -111,10 +112,12 @@ def test_transitions_are_told_one_by_one(repository, diff):
 
 def test_a_model_whose_states_were_recorded_anew_has_run(repository, diff):
     manifest = repository / "model_check/models/manifest.toml"
-    edit(manifest, "states = 35798", "states = 35799")
+    states = load_manifest(manifest, ROOT / "spec").models[MODEL].states
+    assert states is not None
+    edit(manifest, f"states = {states}\n", f"states = {states + 1}\n")
     edit(manifest, 'Requests = \'{"a", "b", "c"}\'', 'Requests = \'{"a", "b"}\'')
     difference = diff()
-    assert "states 35799" in of_kind(difference, "model")[MODEL]["new"]
+    assert f"states {states + 1}" in of_kind(difference, "model")[MODEL]["new"]
     models = evidence(difference, "model checking")
     assert MODEL not in models["due"]
     assert models["counts"]["re-ran"] >= 1
