@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from .finding import Finding
 from .scenario import Scenario
 from .scheduler import Scheduler, Strategy
-from .script import Script
 from .strategies import DepthFirst, RandomPriorities
 from .surroundings import like_a_new_process, on_one_core
 from .threads import Step
@@ -53,7 +52,7 @@ def run_once(scenario: Scenario, strategy: Strategy) -> Run:
     """One run of a scenario with a strategy's choices; all of its threads are gone afterwards."""
     scheduler = Scheduler(strategy, faults=scenario.faults, timeouts=scenario.timeouts)
     with like_a_new_process():
-        script = Script(scheduler, scenario.allows, scenario.error, scenario.slow_device, **scenario.options)
+        script = scenario.script(scheduler, scenario.allows, scenario.error, scenario.slow_device, **scenario.options)
         scheduler.spawn("engine", lambda: script.engine(scenario.body))
         scheduler.run()
         if scheduler.finding is None and not scheduler.left:

@@ -141,7 +141,9 @@ class RowRules(StepRules):
     def _reject_rows(self, rank: Rank, staged: list[int]) -> None:
         """Of a deferred batch the sampler says which rows stand; the others are never handed on."""
         slots, _, deferred = rank.batch or ([], [], False)
-        if not deferred or not self.writes(rank) or len(staged) != len(slots):
+        if not self.writes(rank):
+            self.reject("the writer is told which rows stand", "OneHostWriter", f"rank {rank.number}")
+        if not deferred or len(staged) != len(slots):
             self.reject("rows of a deferred batch are refined", "AcceptedRowsOnly", f"{len(staged)} slots were staged")
         source = self.s.layers[0]["source"]
         for slot, device, written in zip(slots, staged, rank.places.get(source, staged), strict=True):

@@ -67,6 +67,8 @@ def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdic
     """The verdict on a whole trace; it stops at the first event that is rejected."""
     machine, accepted, at = machine_for(config), 0, "the end"
     events = list(events)
+    if isinstance(machine, MirrorMachine):
+        machine.expect(sorted({event.args.get("rank", 0) for event in events}))
     rejection = None
     try:
         for event in events:
