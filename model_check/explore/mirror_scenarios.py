@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from palimpsest.kv_cache import KVCacheBlockCopy
 
 from .mirror_script import Driver, MirrorScript, Request
-from .scenario import Registry
+from .scenario import Body, Registry
 
 MIRROR_SCENARIOS = Registry()
 
 
-def scenario(number: str, purpose: str, **options: object):  # type: ignore[no-untyped-def]  # as Registry.add
+def scenario(number: str, purpose: str, **options: Any) -> Callable[[Body], Body]:
     """Registers a scenario of the mirror."""
     return MIRROR_SCENARIOS.add(number, purpose, options, script=MirrorScript)
 

@@ -246,10 +246,6 @@ class RowRules(StepRules):
         mine.update(((state, slot), int(self.s.host[layer][slot])) for state, slot in missing)
         versions = np.array([mine.get((state, slot), 0) for state, slot in post["slots"]], dtype=np.int64)
         for (_, slot), version in zip(post["slots"], versions.tolist(), strict=True):
-            if self._knows_host() and self.s.truth[slot] and version != self.s.truth[slot]:
+            if self.knows_host() and self.s.truth[slot] and version != self.s.truth[slot]:
                 self.reject("a hot row is the present tenant's, as it is now", "NoRecycledHotRow", f"host slot {slot}")
         self.same_tags("selected", layer, versions, post["tags"])
-
-    def _knows_host(self) -> bool:
-        """Whether the rank that writes the pool is in this trace."""
-        return 0 in self.s.ranks

@@ -10,6 +10,7 @@ from palimpsest.host_mirror.hot_rows import HotRowTable
 from palimpsest.host_mirror.streams import CallerStream
 from palimpsest.host_mirror.worker import HostMirrorWorker as Worker
 from palimpsest_model_check.explore.explore import explore
+from palimpsest_model_check.explore.mirror_scenarios import MIRROR_SCENARIOS
 from palimpsest_model_check.explore.saved import Schedule, replay
 from palimpsest_model_check.explore.scenarios import SCENARIOS
 
@@ -140,3 +141,11 @@ def test_the_slip_is_found_within_the_bound_and_found_again(name, monkeypatch):
         assert (again.finding, missed) == (finding, 0)
     sound, _ = replay(scenario, schedule.turns)
     assert sound.finding is None, str(sound.finding)
+
+
+@pytest.mark.parametrize("name", MIRROR_SCENARIOS)
+def test_nothing_is_found_in_the_mirror_as_it_is(name):
+    """Every schedule with one preemption; of the scenarios with two ranks the first ones."""
+    outcome = explore(SCENARIOS[name], bound=1, schedules=60)
+    assert outcome.ok, str(outcome.found and outcome.found.finding)
+    assert outcome.exhausted == (SCENARIOS[name].options.get("ranks", 1) == 1)
