@@ -7,7 +7,8 @@ from typing import Any
 
 from palimpsest.kv_cache import KVCacheBlockCopy
 
-from .mirror_script import Driver, MirrorScript, Request
+from .mirror_driver import Driver, Request
+from .mirror_script import MirrorScript
 from .scenario import Body, Registry
 
 MIRROR_SCENARIOS = Registry()
