@@ -75,7 +75,7 @@ def traced_mirrors() -> Iterator[Traces]:
     traces, make = Traces(), HostMirror.__init__
 
     def traced(self: HostMirror, config: HostMirrorConfig, **options: Any) -> None:
-        if options.get("trace") is None:
+        if options.get("trace") is None and config.torch_device.type == "cpu":
             options["trace"] = traces.sink(config, options.get("ranks"))
         make(self, config, **options)
 

@@ -10,7 +10,6 @@ from typing import Any
 from .finding import Finding
 from .scenario import Scenario
 from .scheduler import Scheduler, Strategy
-from .script import Script
 from .strategies import DepthFirst, RandomPriorities
 from .surroundings import like_a_new_process, on_one_core
 from .threads import Step
@@ -56,7 +55,7 @@ def run_once(scenario: Scenario, strategy: Strategy) -> Run:
     """One run of a scenario with a strategy's choices; all of its threads are gone afterwards."""
     scheduler = Scheduler(strategy, faults=scenario.faults, timeouts=scenario.timeouts)
     with like_a_new_process():
-        script = Script(scheduler, scenario.allows, scenario.error, scenario.slow_device, **scenario.options)
+        script = scenario.script(scheduler, scenario.allows, scenario.error, scenario.slow_device, **scenario.options)
         scheduler.spawn("engine", lambda: script.engine(scenario.body))
         scheduler.run()
         if scheduler.finding is None and not scheduler.left:

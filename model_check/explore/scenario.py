@@ -10,7 +10,7 @@ from ..errors import CheckError
 from .memory import InjectedError
 from .script import Script
 
-Body = Callable[[Script], None]
+Body = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ class Scenario:
     timeouts: int = 0
     #: whether copies to staging pages land on a device thread
     slow_device: bool = False
-    #: of the cache's configuration
+    #: the threads that the body drives: a prefix cache's, or a host mirror's
+    script: Callable[..., Any] = Script
+    #: of the configuration
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from palimpsest.errors import ShutdownError, StaleReadError, StepConsumedError, WaitTimeoutError, WriteFailedError
 
 from .memory import InjectedError
+from .mirror_scenarios import MIRROR_SCENARIOS
 from .model import hit, more, prefill
 from .scenario import Registry
 from .script import Script
 
-SCENARIOS = Registry()
+SCENARIOS = Registry(MIRROR_SCENARIOS)
 scenario = SCENARIOS.add
 
 #: bytes of one deferred row

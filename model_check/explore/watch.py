@@ -7,7 +7,8 @@ from typing import Any
 from palimpsest.trace import Event
 from palimpsest.trace.sinks import Tag
 
-from ..replay.machine import Machine
+from ..mirror_replay.machine import MirrorMachine
+from ..replay.machine import Machine, machine_for
 from ..replay.verdict import RejectedError
 from .digest import digest
 from .finding import Finding
@@ -24,13 +25,16 @@ class Watch:
         #: what the cache was made with
         self.config: dict[str, Any] = {}
         self._scheduler = scheduler
-        self._machine: Machine | None = None
+        self._machine: Machine | MirrorMachine | None = None
         self._digest: bytes | None = None
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Start the checker."""
+        """Start the checker; the ranks of a mirror share it."""
         self.config = config
-        self._machine = Machine(config)
+        if self._machine is None:
+            self._machine = machine_for(config)
+            if isinstance(self._machine, MirrorMachine):
+                self._machine.expect(range(config["ranks"]))
 
     def emit(self, action: str, args: dict[str, Any], post: dict[str, Any]) -> None:
         """Check one event, and let its thread remember it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from palimpsest.host_mirror.actions import MIRROR_ACTIONS
@@ -17,6 +18,11 @@ class MirrorMachine(RowRules):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(MirrorState(config))
         self.rules = {name: getattr(self, name) for name in MIRROR_ACTIONS}
+
+    def expect(self, ranks: Iterable[int]) -> None:
+        """The trace tells of these ranks: none of the others may go on without one that is late."""
+        for number in ranks:
+            self.s.rank(number)
 
     def due(self, seq: int, number: int) -> None:
         """Refuse an event that is not the next one."""
@@ -40,4 +46,4 @@ class MirrorMachine(RowRules):
             self.reject("the event is well formed", "MirroredOnce", repr(error))
 
     def end(self) -> None:
-        """What must hold after the last event: nothing that a rank knows of is left unsaid."""
+        """A trace may end anywhere: a mirror's runner may stop, or a wait of its run out."""

@@ -146,7 +146,9 @@ class RowRules(StepRules):
     def _reject_rows(self, rank: Rank, staged: list[int]) -> None:
         """Of a deferred batch the sampler says which rows stand; the others are never handed on."""
         slots, _, deferred = rank.batch or ([], [], False)
-        if not deferred or not self.writes(rank) or len(staged) != len(slots):
+        if not self.writes(rank):
+            self.reject("the writer is told which rows stand", "OneHostWriter", f"rank {rank.number}")
+        if not deferred or len(staged) != len(slots):
             self.reject("rows of a deferred batch are refined", "AcceptedRowsOnly", f"{len(staged)} slots were staged")
         source = self.s.layers[0]["source"]
         for slot, device, written in zip(slots, staged, rank.places.get(source, staged), strict=True):
@@ -249,10 +251,6 @@ class RowRules(StepRules):
         mine.update(((state, slot), int(self.s.host[layer][slot])) for state, slot in missing)
         versions = np.array([mine.get((state, slot), 0) for state, slot in post["slots"]], dtype=np.int64)
         for (_, slot), version in zip(post["slots"], versions.tolist(), strict=True):
-            if self._knows_host() and self.s.truth[slot] and version != self.s.truth[slot]:
+            if self.knows_host() and self.s.truth[slot] and version != self.s.truth[slot]:
                 self.reject("a hot row is the present tenant's, as it is now", "NoRecycledHotRow", f"host slot {slot}")
         self.same_tags("selected", layer, versions, post["tags"])
-
-    def _knows_host(self) -> bool:
-        """Whether the rank that writes the pool is in this trace."""
-        return 0 in self.s.ranks

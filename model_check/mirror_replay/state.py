@@ -95,11 +95,12 @@ class MirrorState:
 
     def version(self, writer: int, step: int, host_slot: int) -> int:
         """Of the row that a rank writes in a step; of one that is imported before it, where `writer` is no rank."""
-        return int(1 + (step * (self.config["ranks"] + 1) + writer) * self.truth.size + host_slot)
+        writers: int = self.config["ranks"] + 1
+        return 1 + (step * writers + writer) * self.truth.size + host_slot
 
     def group_of(self, layer: int) -> int:
         """The index group of a layer."""
-        return sum(bool(each["leader"]) for each in self.layers[: layer + 1]) - 1
+        return len([each for each in self.layers[: layer + 1] if each["leader"]]) - 1
 
     def of_phase(self, *, draft: bool) -> list[int]:
         """The layers that the target model writes, or the draft model."""

@@ -133,7 +133,7 @@ class StepRules(StreamRules):
         self.same("wrote", self.writes(rank), post["wrote"])
         rank.phase = "copied"
         if not self.writes(rank):
-            if 0 in self.s.ranks:
+            if self.knows_host():
                 self.same("copies", self.s.copied, (rank.at, args["copies"]))
             return
         self.s.copied = rank.at, args["copies"]

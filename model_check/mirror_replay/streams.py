@@ -70,8 +70,12 @@ class StreamRules:
             known = self.s.tags.get((layer, version))
             if known is not None:
                 self.same(variable, list(known), tag, breaks)
-            elif not version and (layer, tuple(tag)) in self.s.identities:
+            elif not version and self.knows_host() and (layer, tuple(tag)) in self.s.identities:
                 self.same(variable, "no row", tag, breaks)
+
+    def knows_host(self) -> bool:
+        """Whether the rank that writes the pool is in this trace."""
+        return 0 in self.s.ranks
 
     def writes(self, rank: Rank) -> bool:
         """Whether this rank writes the pool."""

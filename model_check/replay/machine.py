@@ -72,6 +72,8 @@ def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdic
     part = config.get("part")
     before = part["after"] if part is not None else 0
     events = list(events)
+    if isinstance(machine, MirrorMachine):
+        machine.expect(sorted({event.args.get("rank", 0) for event in events}))
     rejection = None
     try:
         for event in events:

@@ -15,9 +15,10 @@ from palimpsest.errors import (
 )
 from palimpsest.host_mirror import HostMirror, LayerSpec, ops
 from palimpsest.host_mirror.row_mirrors import LAYERS_TOGETHER
+from palimpsest.host_mirror.streams import HostStream
 from palimpsest.kv_cache import KVCacheBlockCopy
 from tests.mirror_support import DRAFT, ROWS, TARGETS, WIDTH, Steps, config, pages, rows, thread_ranks
-from tests.support import HASTY_S, Background, held_at
+from tests.support import HASTY_S, PATIENT_S, Background, held_at
 
 LAYERS = (*TARGETS, DRAFT)
 
@@ -98,6 +99,23 @@ def test_a_host_block_is_copied_after_the_writes_queued_before_it():
             step.result()
         assert torch.equal(steps.mirror.host[0][6 * ROWS : 7 * ROWS], rows(1, range(4), 0, 1))
         assert steps.mirror.worker.take_completed_host_copies() == [6]
+
+
+@pytest.mark.forges("its forward stream is queued as a device's is, and the trace says that the caller has waited")
+def test_a_host_block_is_copied_after_writes_that_lie_before_a_step_without_rows():
+    """On a device nobody has waited for those writes yet: only the idle step's own event stands for them."""
+    owner, forward = pages(), HostStream("forward", timeout_s=PATIENT_S)
+    with Steps(draft=False, draft_tokens=0, timeout_s=HASTY_S) as steps:
+        steps.mirror.worker._current_stream = lambda: forward
+        with steps.held_copies() as gate:
+            steps.step(owner, 1, range(4))
+            steps.start()
+            gate.wait_until_reached()
+            with pytest.raises(MirrorTimeoutError):
+                steps.start(host_block_copies=[KVCacheBlockCopy(5, 6)])
+        steps.mirror.worker.dma_stream.synchronize()
+        assert not steps.mirror.host[0][6 * ROWS : 7 * ROWS].any()
+    forward.close()
 
 
 # ------------------------------------------------------------------ CleanMeansDurable

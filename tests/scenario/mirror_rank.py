@@ -22,6 +22,9 @@ import torch.distributed as dist
 
 from palimpsest.host_mirror.ranks import LocalRanks
 from palimpsest.runners.sparse import SparseRequest, SparseRunner, SparseSettings
+from palimpsest.runners.sparse.model import IDENTITY
+from palimpsest.trace import MemorySink
+from palimpsest_model_check.replay.machine import replay
 
 
 def requests() -> list[SparseRequest]:
@@ -46,17 +49,21 @@ def serve(rank: int, engine: str, timeout_s: float, dying: tuple[int, int], devi
             assert steps.item() == step
 
     settings = SparseSettings(engine_id=engine, timeout_s=timeout_s, num_resident_blocks=8, device=device)
-    runner = SparseRunner(requests(), settings, ranks=LocalRanks(timeout_s), on_step=on_step)
+    sink = MemorySink(lambda _, rows: rows[:, -IDENTITY:].cpu().numpy().astype("int64"))
+    runner = SparseRunner(requests(), settings, ranks=LocalRanks(timeout_s), on_step=on_step, trace=sink)
     began = time.monotonic()
     try:
         report = runner.run()
     except Exception as error:
         return {"error": type(error).__name__, "message": str(error), "seconds": time.monotonic() - began}
+    sink.close()
+    replayed = replay(f"rank {rank}", sink.config, sink.events)
     counts, verdict = report.counts, report.verdict
     return {
         "faults": verdict.faults, "host_rows": verdict.host_rows, "gathered": verdict.gathered_rows,
         "preemptions": counts.preemptions, "imports": counts.imports, "forks": counts.forks,
         "restores": counts.restores, "rejected": counts.rejected, "steps": counts.steps,
+        "replayed": "accepted" if replayed.ok else str(replayed),
     }  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def run_ranks(
 def test_every_rank_sees_every_row_that_one_of_them_writes(tmp_path, size):
     said = run_ranks(tmp_path, size)
     assert [answer.get("faults") for answer in said] == [[]] * size, said
+    assert [answer["replayed"] for answer in said] == ["accepted"] * size
     assert all(answer == said[0] for answer in said), "the ranks did not do the same"
     first = said[0]
     assert min(first["preemptions"], first["imports"], first["forks"], first["restores"], first["rejected"]) > 0

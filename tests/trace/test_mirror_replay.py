@@ -103,6 +103,17 @@ def test_the_command_replays_it(path, capsys):
     assert "1 of 1 traces accepted" in capsys.readouterr().out
 
 
+def test_a_trace_that_cannot_see_copies_land_is_held_against_the_order_of_what_is_queued(trace):
+    settings, events = trace
+    seen = [event for event in events if event.action not in ("copy_runs", "compute_runs")]
+    renumbered = [event._replace(seq=number) for number, event in enumerate(seen, 1)]
+    unseen = {**settings, "observed": False}
+    assert replay("unseen", unseen, renumbered).ok
+    at = next(number for number, event in enumerate(renumbered) if event.post.get("handed"))
+    renumbered[at] = renumbered[at]._replace(post={**renumbered[at].post, "handed": []})
+    assert not replay("forged", unseen, renumbered).ok
+
+
 #: what a trace may say otherwise and still be a behavior that ends in the same state, and why
 EQUIVALENT = {
     "swapped": "two neighbors that touch different variables: both orders were replayed, to the same state",

@@ -23,6 +23,7 @@ from palimpsest.runners.sparse.plan import SparsePlan
 from palimpsest.runners.sparse.requests import Sequence as Served
 from palimpsest.runners.sparse.requests import SparseRequest
 from palimpsest.runners.sparse.scheduler import Counts, Limits, SparseScheduler
+from palimpsest.trace import Sink
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class SparseReport:
 class SparseRunner:
     """Serves `requests` once. `ranks`: every rank runs the same steps; rank 0 writes the shared host pool.
 
-    `on_step` is called with the step's number before its forward.
+    `on_step` is called with the step's number before its forward; `trace` gets the mirror's events.
     """
 
     def __init__(
@@ -70,13 +71,14 @@ class SparseRunner:
         *,
         ranks: RankGroup | None = None,
         on_step: Callable[[int], None] | None = None,
+        trace: Sink | None = None,
     ) -> None:
         if not settings.eager and any(request.forks for request in requests):
             raise ValueError("a request forks from rows on the host, which only eager mirroring has at any time")
         self.settings, self._on_step = settings, on_step
         self.size = SparseSize()
         self.model = SparseDecoder(self.size, settings.seed, torch.device(settings.device))
-        self.mirror = HostMirror(_mirror_config(settings, self.size), ranks=ranks)
+        self.mirror = HostMirror(_mirror_config(settings, self.size), ranks=ranks, trace=trace)
         chunk = settings.hot_rows // self.size.top_k
         limits = Limits(
             settings.block_rows, settings.max_requests, settings.max_rows, settings.max_rows // 2, chunk,
