@@ -26,8 +26,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     busy_run(sink, eager=False)
     sink.close()
     lines = (folder / "accepted.ndjson").read_text().splitlines(keepends=True)
-    late = [at for at, line in enumerate(lines) if '"action": "complete"' in line][5]
-    wrong = lines[late].replace('"completed": [', '"completed": [999, ')
+    late = [at for at, line in enumerate(lines) if '"action":"complete"' in line][5]
+    wrong = lines[late].replace('"completed":[', '"completed":[999,')
     (folder / "rejected.ndjson").write_text("".join([*lines[:late], wrong, *lines[late + 1 :]]))
     assert main(["check", MODEL, "--out", str(folder)]) == 0
     return folder
