@@ -127,6 +127,7 @@ class MirrorScript:
         self._through(-1)
         yield
         self._through(1)
+        self.drivers[0].mirror.ranks.barrier()
 
     def _through(self, ranks: int) -> None:
         """So many more ranks are where choices begin."""
@@ -149,14 +150,17 @@ class MirrorScript:
     def _drive(self, driver: Driver, body: Callable[[Driver], None]) -> None:
         driver.mirror.initialize()
         self._watch_copies(driver)
-        driver.mirror.ranks.barrier()
         self._through(1)
+        driver.mirror.ranks.barrier()
         try:
             body(driver)
         except Abandon:
             raise
         except self.allows:
             pass
+        if len(self.drivers) > 1:  # the end of one rank alone has scenarios of its own
+            driver.mirror.ranks.barrier()
+            self._through(-1)
         driver.mirror.shutdown()
 
     def _watch_copies(self, driver: Driver) -> None:

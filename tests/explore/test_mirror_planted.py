@@ -145,7 +145,7 @@ def test_the_slip_is_found_within_the_bound_and_found_again(name, monkeypatch):
 
 @pytest.mark.parametrize("name", MIRROR_SCENARIOS)
 def test_nothing_is_found_in_the_mirror_as_it_is(name):
-    """Every schedule with one preemption; of the scenarios with two ranks the first ones."""
-    outcome = explore(SCENARIOS[name], bound=1, schedules=60)
+    """Every schedule with one preemption; of the longest scenario, which has 519, the first ones."""
+    outcome = explore(SCENARIOS[name], bound=1, schedules=100)
     assert outcome.ok, str(outcome.found and outcome.found.finding)
-    assert outcome.exhausted == (SCENARIOS[name].options.get("ranks", 1) == 1)
+    assert outcome.exhausted or name == "two-ranks-and-a-copy"
