@@ -1,0 +1,74 @@
+"""Drives the edges of a graph through the package's own threads, run after run, until each was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..explore.finding import Finding
+from ..explore.surroundings import like_a_new_process, on_one_core
+from .code_state import CodeState
+from .coverage import Coverage
+from .follow import Follower
+from .graph import Edge, Graph
+from .runner import Runner
+from .sizes import Sizes
+
+
+@dataclass(frozen=True)
+class DrivenRun:
+    """One run: the edges that the code took, and what was found, if anything."""
+
+    start: str
+    taken: tuple[Edge, ...]
+    errors: Counter[str]
+    finding: Finding | None
+
+
+@dataclass
+class Driven:
+    """What driving a graph gave."""
+
+    graph: Graph
+    coverage: Coverage
+    runs: int = 0
+    actions: int = 0
+    seconds: float = 0.0
+    #: errors that calls ended with, by thread and kind
+    errors: Counter[str] = field(default_factory=Counter)
+    found: DrivenRun | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no state of the code differed from the specification's."""
+        return self.found is None
+
+
+def run_once(coverage: Coverage, start: str) -> DrivenRun:
+    """One run from an initial state to where no edge is left to ask for; all of its threads are gone afterwards."""
+    follower = Follower(coverage, start)
+    with like_a_new_process():
+        runner = Runner(follower, Sizes.of(coverage.graph.model))
+        follower.begin(runner, CodeState(runner))
+        follower.scheduler.run()
+    return DrivenRun(start, tuple(follower.taken), follower.errors, follower.scheduler.finding)
+
+
+def drive(graph: Graph, *, runs: int | None = None, progress: Callable[[Driven], None] = lambda _: None) -> Driven:
+    """Ask the code for every edge of `graph`, in at most `runs` runs; stops at the first difference."""
+    done = Driven(graph, Coverage(graph))
+    began = time.monotonic()
+    with on_one_core():
+        while (runs is None or done.runs < runs) and (start := done.coverage.start()) is not None:
+            run = run_once(done.coverage, start)
+            done.runs += 1
+            done.actions += len(run.taken)
+            done.errors += run.errors
+            done.seconds = time.monotonic() - began
+            progress(done)
+            if run.finding is not None:
+                done.found = run
+                break
+    return done
