@@ -40,6 +40,8 @@ class CodeState:
             self.resets += 1
         elif action == "claim_page_begin":
             self.steps.setdefault(args["holder"][1], len(self.steps) + 1)
+        elif action == "publish":
+            self._runner.published(args["step"], self.begins)
 
     def view(self) -> View:
         """All that the specification's states have of it."""

@@ -14,7 +14,7 @@ from ..explore.finding import Finding
 from ..explore.scheduler import STATE_LOCK, Scheduler
 from ..explore.threads import GOES, LATE, Option, Thread
 from .coverage import Coverage
-from .edges import fails, runs_out
+from .edges import fails, known_difference, runs_out
 from .graph import Edge
 from .spec_state import Identity, State, View, differing
 
@@ -28,8 +28,8 @@ ENTERED = "entered"
 _STOPS = frozenset(
     {"start", "call", "acquire", "wait for", "pause", "join", "land", "read", "write", "written", "copy", "cancel", ENTERED}
 )
-#: what the code does without an event where it finds nothing to do
-_SILENT = frozenset({"drain", "escalate", "drop_read", "join_begin", "join_end"})
+#: what the code does without an event where it finds nothing to do, or raises
+_SILENT = frozenset({"drain", "escalate", "drop_read", "join_begin", "join_end", "claim_page_end", "release_page"})
 _ROLES = {PREFETCH_NAME: "prefetch", COMMITTER_NAME: "committer"}
 
 
@@ -74,6 +74,7 @@ class Follower:
         self._events: Counter[str] = Counter()
         self.drains = 0
         self._acted: Thread | None = None
+        self._ended = False
 
     def begin(self, runner: Runner, code: CodeState) -> None:
         """Compare the cache as it was made with the initial state."""
@@ -199,7 +200,11 @@ class Follower:
         """The call of a thread that was to take an edge has ended; it cannot any more if it has not."""
         if error is not None:
             self.errors[f"{role}: {type(error).__name__}"] += 1
-        if asked is not None and asked == self.expected:
+        if asked is None or asked != self.expected:
+            return
+        if error is not None and asked.action in _SILENT and self.ahead().view == self.code.view():
+            self._advance([asked])
+        else:
             how = "ends" if error is None else f"raises {type(error).__name__}"
             self._coverage.refuse(asked, f"the {role}'s call {how} without it")
 
@@ -214,7 +219,7 @@ class Follower:
     def _must_match(self, action: str) -> None:
         me = self.scheduler.current
         assert me is not None
-        if self.scheduler.finding is not None:
+        if self.scheduler.finding is not None or self._ended:
             return
         role, view = role_of(me), self.code.view()
         path = self._matching(action, role, view)
@@ -251,19 +256,22 @@ class Follower:
 
     def _mismatch(self, action: str, role: str, view: View) -> None:
         edges = list(self._edges(self._at, action, role))
-        if edges:
+        if known := known_difference(action, role, self.state):
+            self._end(edges[0] if edges else self.expected, known)
+        elif edges:
             wrong = differing(self._coverage.graph.states[edges[0].target].view, view)
             self._find(f"after {action} ({role})", wrong)
         elif self._coverage.graph.whole:
             pcs = {name: self.state[name]["pc"] for name in ("eng", "bld")}
             self._find(f"{action} ({role})", [f"the specification does not allow it here: {pcs}"])
         else:
-            self._leave(f"the {role} does {action}")
+            self._end(self.expected, f"the {role} does {action}")
 
-    def _leave(self, why: str) -> None:
-        edge = self.expected
+    def _end(self, edge: Edge | None, why: str) -> None:
+        """The run cannot go on: code and specification are at different places."""
         if edge is not None:
             self._coverage.refuse(edge, why)
+        self._ended = True
 
     def _find(self, where: str, wrong: list[str]) -> None:
         self.scheduler.find(Finding("post-state", f"{where}: {'; '.join(wrong[:6])}", ()))
@@ -278,6 +286,8 @@ class Follower:
 
     def choose(self, me: Thread | None) -> Option | None:
         """The thread that goes on: the one that has just acted until it stops, then the one that is to act."""
+        if self._ended:
+            return None
         if me is not None and me is self._acted and not me.done:
             if not self._stops(me) and self.scheduler.can_go(me):
                 return Option(me, GOES, 0)

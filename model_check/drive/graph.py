@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +71,9 @@ class Graph:
 
 
 def dump(model: Model, manifest: Manifest, tools: Toolchain) -> Graph:
-    """The graph of `model`, which must be small. Raises `CheckError` where TLC does not come to its end."""
+    """The graph of `model`, which must be small; its properties are not checked here. Raises `CheckError` where TLC
+    does not come to its end."""
+    model = replace(model, specification="Spec", invariants=(), properties=(), deadlock=False)
     with tempfile.TemporaryDirectory(prefix="palimpsest-graph-") as folder:
         module, config = prepare(model, manifest, Path(folder))
         file = Path(folder) / "graph.dot"

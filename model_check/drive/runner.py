@@ -141,9 +141,11 @@ class Runner:
         self.device.slots = self._batch.slots.tolist()
         rows = {sizes.code_key(key): value for key, value in self._live.items()}
         hidden = next((rows.pop(sizes.code_key(key)) for key in sizes.hidden if sizes.code_key(key) in rows), None)
-        begin, plan = self._follower.code.begins, self._plan
-        step = self.cache.save_outputs(hidden, rows, num_tokens_unpadded=count, num_tokens_padded=count)
-        self._saves[step] = begin, plan
+        self.cache.save_outputs(hidden, rows, num_tokens_unpadded=count, num_tokens_padded=count)
+
+    def published(self, step: int, begin: int) -> None:
+        """From now on the builder may consume a step."""
+        self._saves[step] = begin, self._plan
 
     # ---------------------------------------------------------------- the builder's calls
 

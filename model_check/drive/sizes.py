@@ -82,9 +82,9 @@ class Sizes:
         return next(iter(self.hidden)) if key == HIDDEN_KEY else key
 
     def row(self, identity: Identity) -> list[int]:
-        """A row that says what it is."""
+        """A row that says what it is; memory that nobody has written is zero."""
         generation, position, key = identity
-        return [generation, position, self.keys.index(key) + 1]
+        return [generation, position, self.keys.index(key) + 1 if key in self.keys else 0]
 
     def identity(self, row: torch.Tensor) -> Identity:
         """What a row says that it is; an odd key where it says nothing that was ever written."""
