@@ -29,6 +29,11 @@ class Coverage:
         """The edges that the code was asked for and never took, and why."""
         return {edge: why for edge, why in self.refused.items() if edge not in self.driven}
 
+    @property
+    def settled(self) -> int:
+        """How many edges were taken or refused by now."""
+        return len(self.driven.keys() | self.refused.keys())
+
     def unasked(self) -> list[Edge]:
         """The edges that no run came to."""
         return [edge for edge in self.graph.edges if edge not in self.driven and edge not in self.refused]
@@ -66,7 +71,7 @@ class Coverage:
         return edge not in self.driven and edge not in self._here and self._asked[edge] < ASKED
 
     def _open(self, edge: Edge) -> bool:
-        return edge not in self._here and (edge in self.driven or edge not in self.refused)
+        return edge not in self._here and self._asked[edge] <= self.driven[edge]
 
     def _way(self, states: Iterable[str]) -> deque[Edge]:
         """The shortest way from one of `states` to an edge that is wanted, that edge included."""

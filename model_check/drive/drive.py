@@ -16,6 +16,9 @@ from .graph import Edge, Graph
 from .runner import Runner
 from .sizes import Sizes
 
+#: so many runs one after the other that settle no further edge are the last ones
+IDLE = 60
+
 
 @dataclass(frozen=True)
 class DrivenRun:
@@ -60,10 +63,13 @@ def drive(graph: Graph, *, runs: int | None = None, progress: Callable[[Driven],
     """Ask the code for every edge of `graph`, in at most `runs` runs; stops at the first difference."""
     done = Driven(graph, Coverage(graph))
     began = time.monotonic()
+    idle = 0
     with on_one_core():
-        while (runs is None or done.runs < runs) and (start := done.coverage.start()) is not None:
+        while (runs is None or done.runs < runs) and (start := done.coverage.start()) is not None and idle < IDLE:
+            settled = done.coverage.settled
             run = run_once(done.coverage, start)
             done.runs += 1
+            idle = idle + 1 if done.coverage.settled == settled else 0
             done.actions += len(run.taken)
             done.errors += run.errors
             done.seconds = time.monotonic() - began

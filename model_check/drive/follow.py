@@ -200,13 +200,14 @@ class Follower:
         """The call of a thread that was to take an edge has ended; it cannot any more if it has not."""
         if error is not None:
             self.errors[f"{role}: {type(error).__name__}"] += 1
-        if asked is None or asked != self.expected:
+        edge = self.expected
+        if edge is None or edge.thread != role:
             return
-        if error is not None and asked.action in _SILENT and self.ahead().view == self.code.view():
-            self._advance([asked])
-        else:
+        if error is not None and edge.action in _SILENT and self.ahead().view == self.code.view():
+            self._advance([edge])
+        elif edge == asked:
             how = "ends" if error is None else f"raises {type(error).__name__}"
-            self._coverage.refuse(asked, f"the {role}'s call {how} without it")
+            self._coverage.refuse(edge, f"the {role}'s call {how} without it")
 
     # ---------------------------------------------------------------- edges
 

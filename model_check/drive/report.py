@@ -1,0 +1,63 @@
+"""How driving is shown: a table of graphs, one of the edges that the code never takes, and what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from .drive import Driven
+
+_COLUMNS = ("model", "states", "edges", "runs", "actions", "driven", "never", "not come to", "classes", "verdict")
+
+
+def driven_table(drives: Sequence[Driven]) -> Table:
+    """A row for each graph."""
+    table = Table(title="the specification's steps, taken by the package's own threads")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in ("model", "verdict") else "right")
+    for each in drives:
+        table.add_row(*cells(each))
+    return table
+
+
+def cells(each: Driven) -> tuple[str, ...]:
+    """The cells of one graph's row."""
+    coverage, edges = each.coverage, each.graph.edges
+    classes = {str(edge) for edge in edges}
+    numbers = (
+        len(each.graph.states), len(edges), each.runs, each.actions,
+        len(coverage.driven), len(coverage.never), len(coverage.unasked()),
+    )  # fmt: skip
+    taken = f"{len({str(edge) for edge in coverage.driven})} of {len(classes)}"
+    return each.graph.name, *(f"{number:,}" for number in numbers), taken, "ok" if each.ok else "DIFFERS"
+
+
+def never_table(drives: Sequence[Driven]) -> Table:
+    """What the code was asked for and never did, by action, thread and reason."""
+    table = Table(title="steps of the specification that the code was asked for and never took")
+    for name in ("edges", "action (thread)", "what the code does"):
+        table.add_column(name, justify="right" if name == "edges" else "left")
+    for (edge, why), count in never(drives).most_common():
+        table.add_row(f"{count:,}", edge, why)
+    return table
+
+
+def never(drives: Sequence[Driven]) -> Counter[tuple[str, str]]:
+    """How many edges the code never took, by action, thread and reason."""
+    return Counter((str(edge), why) for each in drives for edge, why in each.coverage.never.items())
+
+
+def print_found(console: Console, each: Driven) -> None:
+    """The steps of the run in which something was found, and what it is."""
+    assert each.found is not None
+    table = Table(title=f"{each.graph.name}: the run up to what was found")
+    table.add_column("step", justify="right")
+    table.add_column("action (thread)")
+    for number, edge in enumerate(each.found.taken, 1):
+        table.add_row(str(number), str(edge))
+    console.print(table)
+    console.print(str(each.found.finding), markup=False, highlight=False, soft_wrap=True)
+
