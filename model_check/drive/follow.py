@@ -4,7 +4,7 @@ after each action with the state that the edge leads to."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.prefix_cache.controller import COMMITTER_NAME
@@ -141,6 +141,10 @@ class Follower:
         edge, me = self.expected, self.scheduler.current
         return edge is not None and me is not None and edge.thread == role_of(me) and fails(edge, self.state, self.ahead())
 
+    def is_closing(self) -> bool:
+        """Whether the calling thread shuts the cache down."""
+        return self.scheduler.current is not None and self.scheduler.current.name == "closer"
+
     # ---------------------------------------------------------------- what the threads do
 
     def events_here(self) -> int:
@@ -258,7 +262,7 @@ class Follower:
     def _mismatch(self, action: str, role: str, view: View) -> None:
         edges = list(self._edges(self._at, action, role))
         if known := known_difference(action, role, self.state):
-            self._end(edges[0] if edges else self.expected, known)
+            self._end([*edges[:1], self.expected], known)
         elif edges:
             wrong = differing(self._coverage.graph.states[edges[0].target].view, view)
             self._find(f"after {action} ({role})", wrong)
@@ -266,12 +270,13 @@ class Follower:
             pcs = {name: self.state[name]["pc"] for name in ("eng", "bld")}
             self._find(f"{action} ({role})", [f"the specification does not allow it here: {pcs}"])
         else:
-            self._end(self.expected, f"the {role} does {action}")
+            self._end([self.expected], f"the {role} does {action}")
 
-    def _end(self, edge: Edge | None, why: str) -> None:
+    def _end(self, edges: Iterable[Edge | None], why: str) -> None:
         """The run cannot go on: code and specification are at different places."""
-        if edge is not None:
-            self._coverage.refuse(edge, why)
+        for edge in dict.fromkeys(edges):
+            if edge is not None:
+                self._coverage.refuse(edge, why)
         self._ended = True
 
     def _find(self, where: str, wrong: list[str]) -> None:

@@ -25,6 +25,7 @@ class DataRows:
         _replace(pool, "write", self._write)
         _replace(pool, "read_into", self._read)
         _replace(cache, "_commit_drained_writes", self._entering)
+        _replace(cache, "drain", self._drained)
         for owner, name in ((controller, "escalate"), (cache._hits, "drop_read"), (controller, "join_begin")):
             _replace(owner, name, self._noting(name))
         for owner, name in (
@@ -68,6 +69,16 @@ class DataRows:
             self._follower.scheduler.point(ENTERED, "")
 
         return enter
+
+    def _drained(self, real: Any) -> Any:
+        """A shutdown drains by itself."""
+
+        def drain() -> None:
+            real()
+            if self._follower.is_closing():
+                self._follower.scheduler.point(ENTERED, "")
+
+        return drain
 
     def _noting(self, name: str) -> Callable[[Any], Any]:
         def make(real: Any) -> Any:

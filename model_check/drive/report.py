@@ -10,13 +10,13 @@ from rich.table import Table
 
 from .drive import Driven
 
-_COLUMNS = ("model", "states", "edges", "runs", "actions", "driven", "never", "not come to", "classes", "verdict")
+COLUMNS = ("model", "states", "edges", "runs", "actions", "driven", "never", "not come to", "classes", "verdict")
 
 
 def driven_table(drives: Sequence[Driven]) -> Table:
     """A row for each graph."""
     table = Table(title="the specification's steps, taken by the package's own threads")
-    for name in _COLUMNS:
+    for name in COLUMNS:
         table.add_column(name, justify="left" if name in ("model", "verdict") else "right")
     for each in drives:
         table.add_row(*cells(each))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .spec_state import State
 
 _OF_ONE = {
@@ -46,5 +49,14 @@ def _leaver(before: State, after: State) -> str:
         return "builder"
     if before["com"] != after["com"]:
         return "closer"
-    left = {who for page, holders in before.of("holders").items() for who in holders - after.of("holders")[page]}
-    return next(thread for thread in ("committer", "closer") if {n for _, n in left} <= before["com"][thread]["tids"])
+    return next(thread for thread in ("committer", "closer") if _left(before, after) <= _leaving(before["com"][thread]))
+
+
+def _left(before: State, after: State) -> set[int]:
+    """The tasks that left a page."""
+    return {n for page, holders in before.of("holders").items() for _, n in holders - after.of("holders")[page]}
+
+
+def _leaving(writer: Mapping[str, Any]) -> set[int]:
+    """The tasks with which a writer is at the point of leaving their pages."""
+    return set(writer["tids"]) if writer["pc"] in ("writing", "failed") else set()
