@@ -43,10 +43,22 @@ class Driven:
     errors: Counter[str] = field(default_factory=Counter)
     found: DrivenRun | None = None
 
+    #: whether the search came to its end by itself
+    ended: bool = False
+
     @property
-    def ok(self) -> bool:
-        """Whether no state of the code differed from the specification's."""
-        return self.found is None
+    def missing(self) -> list[str]:
+        """Actions of a thread that the code was asked for, and never did anywhere."""
+        if not self.ended:
+            return []
+        driven = {str(edge) for edge in self.coverage.driven}
+        return sorted({str(edge) for edge in self.coverage.never} - driven)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is not as the specification has it, a line each."""
+        found = [str(self.found.finding)] if self.found else []
+        return found + [f"the code never does {each}" for each in self.missing]
 
 
 def run_once(coverage: Coverage, start: str) -> DrivenRun:
@@ -65,7 +77,11 @@ def drive(graph: Graph, *, runs: int | None = None, progress: Callable[[Driven],
     began = time.monotonic()
     idle = 0
     with on_one_core():
-        while (runs is None or done.runs < runs) and (start := done.coverage.start()) is not None and idle < IDLE:
+        while runs is None or done.runs < runs:
+            start = done.coverage.start()
+            if start is None or idle == IDLE:
+                done.ended = True
+                break
             settled = done.coverage.settled
             run = run_once(done.coverage, start)
             done.runs += 1

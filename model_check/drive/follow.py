@@ -26,7 +26,21 @@ if TYPE_CHECKING:
 ENTERED = "entered"
 #: where a thread that has done an action stops, and others may go on
 _STOPS = frozenset(
-    {"start", "call", "acquire", "wait for", "pause", "join", "land", "read", "write", "written", "copy", "cancel", ENTERED}
+    {
+        "start",
+        "call",
+        "acquire",
+        "wait for",
+        "pause",
+        "join",
+        "land",
+        "read",
+        "write",
+        "written",
+        "copy",
+        "cancel",
+        ENTERED,
+    }
 )
 #: what the code does without an event where it finds nothing to do, or raises
 _SILENT = frozenset({"drain", "escalate", "drop_read", "join_begin", "join_end", "claim_page_end", "release_page"})
@@ -115,7 +129,12 @@ class Follower:
     def _engine_call(self, edge: Edge) -> str | None:
         if edge.action in ("overwrite_live", "begin_step", "reset"):
             return edge.action
-        if self.state["eng"]["pc"] == "forward" and edge.action in ("join_begin", "reserve", "claim_page_begin", "drain"):
+        if self.state["eng"]["pc"] == "forward" and edge.action in (
+            "join_begin",
+            "reserve",
+            "claim_page_begin",
+            "drain",
+        ):
             return "save"
         if edge.action == "drain":
             planned = (each.action for each in self._coverage.path if each.action in ("begin_step", "reset"))
@@ -139,7 +158,9 @@ class Follower:
     def fails_here(self) -> bool:
         """Whether the calling thread's copy is to fail."""
         edge, me = self.expected, self.scheduler.current
-        return edge is not None and me is not None and edge.thread == role_of(me) and fails(edge, self.state, self.ahead())
+        return (
+            edge is not None and me is not None and edge.thread == role_of(me) and fails(edge, self.state, self.ahead())
+        )
 
     def is_closing(self) -> bool:
         """Whether the calling thread shuts the cache down."""
@@ -171,9 +192,7 @@ class Follower:
         edge, me = self.expected, self.scheduler.current
         if me is None:
             return
-        if action not in _SILENT:
-            self._must_match(action)
-        elif edge is not None and (edge.action, edge.thread) == (action, role_of(me)):
+        if action not in _SILENT or (edge is not None and (edge.action, edge.thread) == (action, role_of(me))):
             self._must_match(action)
 
     def gathered(self, slot: int, row: Identity) -> None:
@@ -198,7 +217,9 @@ class Follower:
         read = self.state.of("reads")[hit]
         got = [row if row[2] != "absent" else (0, 0, "key 0") for row in read["got"]]
         if read["st"] != "done" or got != rows:
-            self._find(f"hit {hit}", [f"{rows} are delivered, and {got} in the specification, where it is {read['st']}"])
+            self._find(
+                f"hit {hit}", [f"{rows} are delivered, and {got} in the specification, where it is {read['st']}"]
+            )
 
     def ended(self, role: str, asked: Edge | None, error: BaseException | None) -> None:
         """The call of a thread that was to take an edge has ended; it cannot any more if it has not."""
@@ -299,7 +320,9 @@ class Follower:
                 return Option(me, GOES, 0)
         self._acted = None
         while (edge := self.expected) is not None:
-            thread = next((each for each in self.scheduler.threads if role_of(each) == edge.thread and not each.done), None)
+            thread = next(
+                (each for each in self.scheduler.threads if role_of(each) == edge.thread and not each.done), None
+            )
             if thread is not None and self.scheduler.can_go(thread):
                 return Option(thread, GOES, 0)
             if thread is not None and thread.operation.ends is not None and runs_out(edge, self.state, self.ahead()):
@@ -307,13 +330,23 @@ class Follower:
                 return Option(thread, LATE, 0)
             if thread is not None and (helper := self._awaited(thread)) is not None:
                 return Option(helper, GOES, 0)
-            self._coverage.refuse(edge, f"the {edge.thread} waits: {thread.operation}" if thread else f"no {edge.thread}")
+            self._coverage.refuse(
+                edge, f"the {edge.thread} waits: {thread.operation}" if thread else f"no {edge.thread}"
+            )
         return None
 
     def _awaited(self, thread: Thread) -> Thread | None:
         """Who must go on for a thread that waits for a thread's end, for a job, or to be told of the shutdown."""
         what, on = thread.operation.what, thread.operation.on
-        name = on if what == "join" else PREFETCH_NAME if on.startswith("job ") else "closer" if self.state["closed"] else ""
+        name = (
+            on
+            if what == "join"
+            else PREFETCH_NAME
+            if on.startswith("job ")
+            else "closer"
+            if self.state["closed"]
+            else ""
+        )
         found = next((each for each in self.scheduler.threads if each.name == name and each is not thread), None)
         return found if found is not None and not found.done and self.scheduler.can_go(found) else None
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from .drive import Driven
+from .drive import Driven, DrivenRun
 
 COLUMNS = ("model", "states", "edges", "runs", "actions", "driven", "never", "not come to", "classes", "verdict")
 
@@ -32,7 +32,8 @@ def cells(each: Driven) -> tuple[str, ...]:
         len(coverage.driven), len(coverage.never), len(coverage.unasked()),
     )  # fmt: skip
     taken = f"{len({str(edge) for edge in coverage.driven})} of {len(classes)}"
-    return each.graph.name, *(f"{number:,}" for number in numbers), taken, "ok" if each.ok else "DIFFERS"
+    verdict = "DIFFERS" if each.found else "INCOMPLETE" if each.missing else "ok"
+    return each.graph.name, *(f"{number:,}" for number in numbers), taken, verdict
 
 
 def never_table(drives: Sequence[Driven]) -> Table:
@@ -50,14 +51,18 @@ def never(drives: Sequence[Driven]) -> Counter[tuple[str, str]]:
     return Counter((str(edge), why) for each in drives for edge, why in each.coverage.never.items())
 
 
-def print_found(console: Console, each: Driven) -> None:
-    """The steps of the run in which something was found, and what it is."""
-    assert each.found is not None
-    table = Table(title=f"{each.graph.name}: the run up to what was found")
+def print_wrong(console: Console, each: Driven) -> None:
+    """What is wrong, and the steps of the run in which it was found."""
+    if each.found is not None:
+        console.print(_run_table(each.graph.name, each.found))
+    for says in each.wrong:
+        console.print(f"{each.graph.name}: {says}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run_table(name: str, run: DrivenRun) -> Table:
+    table = Table(title=f"{name}: the run up to what was found")
     table.add_column("step", justify="right")
     table.add_column("action (thread)")
-    for number, edge in enumerate(each.found.taken, 1):
+    for number, edge in enumerate(run.taken, 1):
         table.add_row(str(number), str(edge))
-    console.print(table)
-    console.print(str(each.found.finding), markup=False, highlight=False, soft_wrap=True)
-
+    return table

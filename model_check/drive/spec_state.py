@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from ..values import Function, Value
+from ..values import Function
 
 #: what a row is: <<generation, position, key>>
 Identity = tuple[int, int, str]

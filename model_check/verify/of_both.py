@@ -22,7 +22,7 @@ def driven(setting: Setting) -> Found:
     for model in drivable(QUICK if setting.quick else ()):
         with setting.console.status(f"driving {model.name}"):
             drives.append(drive(dump(model, manifest, tools), runs=QUICK_RUNS if setting.quick else None))
-    wrong = [f"{each.graph.name}: {each.found.finding}" for each in drives if each.found]
+    wrong = [f"{each.graph.name}: {says}" for each in drives for says in each.wrong]
     edges = sum(len(each.graph.edges) for each in drives)
     taken = sum(len(each.coverage.driven) for each in drives)
     says = f"{taken:,} of {edges:,} edges of {len(drives)} models, {sum(never(drives).values()):,} never"

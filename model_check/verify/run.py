@@ -17,8 +17,8 @@ from .kind import Kind, Kinds, Setting
 
 #: every kind of evidence there is
 KINDS = Kinds.of(
-    of_spec.models, of_spec.mutants, of_code.code_mutants, of_code.explore, of_code.replay, of_both.driven, of_code.mirror,
-    of_code.programs, of_code.soaking, of_code.tests,
+    of_spec.models, of_spec.mutants, of_code.code_mutants, of_code.explore, of_code.replay, of_both.driven,
+    of_code.mirror, of_code.programs, of_code.soaking, of_code.tests,
 )  # fmt: skip
 
 _STYLES = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.SKIPPED: "yellow"}
