@@ -66,7 +66,7 @@ def run_once(coverage: Coverage, start: str) -> DrivenRun:
     follower = Follower(coverage, start)
     with like_a_new_process():
         runner = Runner(follower, Sizes.of(coverage.graph.model))
-        follower.begin(runner, CodeState(runner))
+        follower.begin(CodeState(runner))
         follower.scheduler.run()
     return DrivenRun(start, tuple(follower.taken), follower.errors, follower.scheduler.finding)
 

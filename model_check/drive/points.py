@@ -26,12 +26,16 @@ class DataRows:
         _replace(pool, "read_into", self._read)
         _replace(cache, "_commit_drained_writes", self._entering)
         _replace(cache, "drain", self._drained)
-        for owner, name in ((controller, "escalate"), (cache._hits, "drop_read"), (controller, "join_begin")):
+        silent: list[tuple[Any, str]] = [
+            (controller, "escalate"), (cache._hits, "drop_read"), (controller, "join_begin"),
+        ]  # fmt: skip
+        for owner, name in silent:
             _replace(owner, name, self._noting(name))
-        for owner, name in (
+        copied: list[tuple[Any, str]] = [
             (copies, "clone"), (copies, "freeze_into"), (cache._buffers, "clone"),
             (controller._copies, "to_host"), (controller, "_copy_to_host"), (controller, "host_ready"),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        for owner, name in copied:
             _replace(owner, name, self._failing(name))
 
     def _touch(self, what: str, on: str) -> None:

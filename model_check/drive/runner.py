@@ -4,6 +4,7 @@ come when the behavior's next step needs one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,7 @@ class Runner:
         self._saves: dict[int, tuple[int, Plan]] = {}
         self._plan: Plan = {}
         for name, calls in (("engine", self._engine), ("builder", self._builder), ("closer", self._closer)):
-            scheduler.spawn(name, lambda name=name, calls=calls: self._serve(name, calls))
+            scheduler.spawn(name, partial(self._serve, name, calls))
         scheduler.spawn("device", self._land_all)
 
     def _name_primitives(self) -> None:
