@@ -16,8 +16,9 @@ from .place import Place, role_of
 
 #: the point of a critical section between its drain and its action
 ENTERED = "entered"
+_DATA = frozenset({"land", "read", "write", "written", "copy"})
 #: where a thread that has done an action stops, and others may go on
-_STOPS = frozenset({ENTERED, *"start call acquire pause join land read write written copy cancel".split(), "wait for"})
+_STOPS = frozenset({ENTERED, "start", "call", "acquire", "wait for", "pause", "join", "cancel"}) | _DATA
 
 
 class FollowingScheduler(Scheduler):
