@@ -21,8 +21,10 @@ from .spec_state import Identity, State, View, differing
 if TYPE_CHECKING:
     from .code_state import CodeState
 
-#: what the code does without an event where it finds nothing to do, or raises
+#: what the code does without an event where it finds nothing to do, or raises; rows that were preserved since the fetch
+#: began are not read any more
 _SILENT = frozenset({"drain", "escalate", "drop_read", "join_begin", "join_end", "claim_page_end", "release_page"})
+_UNSEEN = _SILENT | {"row_gathered"}
 _ROLES = {PREFETCH_NAME: "prefetch", COMMITTER_NAME: "committer"}
 
 
@@ -167,7 +169,7 @@ class Place:
                 ways += [
                     (edge.target, [*before, edge])
                     for edge in self._coverage.graph.out.get(state, [])
-                    if edge.thread == role and edge.action in _SILENT
+                    if edge.thread == role and edge.action in _UNSEEN
                     and self._coverage.graph.states[edge.target].view == here
                 ]  # fmt: skip
         return []
