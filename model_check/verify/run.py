@@ -11,14 +11,14 @@ from rich.table import Table
 
 import palimpsest
 
-from . import of_code, of_spec
+from . import of_both, of_code, of_spec
 from .evidence import Evidence, Report, Verdict
 from .kind import Kind, Kinds, Setting
 
 #: every kind of evidence there is
 KINDS = Kinds.of(
     of_spec.models, of_spec.mutants, of_spec.graph, of_code.code_mutants, of_code.explore, of_code.replay,
-    of_code.mirror, of_code.programs, of_code.soaking, of_code.tests,
+    of_both.driven, of_code.mirror, of_code.programs, of_code.soaking, of_code.tests,
 )  # fmt: skip
 
 _STYLES = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.SKIPPED: "yellow"}

@@ -35,7 +35,8 @@ def kind(run) -> Kind:
 
 def test_every_kind_of_evidence_has_a_name():
     assert list(KINDS) == [
-        "models", "mutants", "graph", "code-mutants", "explore", "replay", "mirror", "programs", "soak", "tests",
+        "models", "mutants", "graph", "code-mutants", "explore", "replay", "drive", "mirror", "programs",
+        "soak", "tests",
     ]  # fmt: skip
 
 

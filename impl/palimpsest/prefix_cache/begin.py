@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+import torch
 
 from palimpsest.actions import action
 from palimpsest.memory import with_ordinary_tensors
@@ -90,4 +92,11 @@ class BeginSide(CacheState):
             new_rows = begun.num_scheduled.get(req_id, 0)
             for key, read in reads.items():
                 if key not in futures:
-                    futures[key] = self._prefetch_pool.submit(self._fetch_merged, read, new_rows)
+                    futures[key] = self._submit(read, new_rows)
+
+    def _submit(self, read: PendingRead, new_rows: int) -> Future[torch.Tensor]:
+        try:
+            return self._prefetch_pool.submit(self._fetch_merged, read, new_rows)
+        except RuntimeError:
+            self._check_open()  # shutdown has ended the thread meanwhile
+            raise

@@ -99,9 +99,10 @@ class PrefixCacheManager(BuilderSide):
 
     @action("shutdown_begin")
     def shutdown_begin(self) -> bool:
-        """Refuse later calls; False when that was done before."""
+        """Refuse later calls, and a page to a save that waits for one; False when that was done before."""
         with self._state_lock:
             was_closed, self._closed = self._closed, True
+            self._controller.staging.close()
             if self._trace is not None and not was_closed:
                 self._trace.emit("shutdown_begin", {}, {})
             return not was_closed
