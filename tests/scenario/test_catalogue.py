@@ -63,5 +63,7 @@ def test_every_test_that_the_list_names_is_there():
 def test_numbers_of_tests_and_of_explored_scenarios_are_the_catalogues():
     numbers = {found[1] for name in names_of_tests() if (found := re.match(r"test_(S\d\d)_", name))}
     assert numbers <= CATALOGUE
-    assert {scenario.number for scenario in SCENARIOS.values()} <= CATALOGUE
-    assert len({scenario.number for scenario in SCENARIOS.values()}) >= 20
+    explored = {scenario.number for scenario in SCENARIOS.values()}
+    of_mirror = {number for number in explored if number.startswith("M")}  # which has no public catalogue
+    assert explored - of_mirror <= CATALOGUE
+    assert len(explored - of_mirror) >= 20
