@@ -30,7 +30,7 @@ explore: $(READY)
 soak: $(READY)
 	$(BIN)/palimpsest soak $(ARGS)
 
-# Every kind of evidence, and one table: `make verify ARGS=--quick` in six minutes.
+# Every kind of evidence, and one table; `make verify ARGS=--quick` takes a sample of each kind.
 verify: $(READY)
 	$(BIN)/palimpsest verify $(ARGS)
 
