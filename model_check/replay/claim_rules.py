@@ -8,7 +8,7 @@ import numpy as np
 
 from .read_rules import ReadRules
 from .rules import Args
-from .tables import ABSENT, IN_TRANSIT, NO_ROWS, IntArray, KeyTable, Record, Task, Ticket
+from .tables import ABSENT, IN_TRANSIT, IntArray, KeyTable, Record, Task, Ticket
 
 Lost = dict[tuple[int, str], list[int]]
 
@@ -76,10 +76,11 @@ class ClaimRules(ReadRules):
 
     def _claim(self, args: Args, post: Args, slots: IntArray) -> None:
         s, counts, requests = self.s, args["counts"], args["requests"]
-        tenants = np.repeat(np.array([self._generation(r) for r in requests], dtype=np.int64), counts)
-        immediate, late = self._immediate(args, post, slots), self._late(args, post, slots)
+        whose = np.repeat(np.arange(len(requests)), counts)
+        tenants = np.array([self._generation(r) for r in requests], dtype=np.int64).take(whose)
+        immediate, late = self._immediate(args, post, slots, whose), self._late(args, post, slots, whose)
         records = dict.fromkeys(args["immediate"], immediate) | dict.fromkeys(args["deferred"], late)
-        mates = self._block_mates(slots, tenants)
+        mates = s.of_others(slots, tenants)
         self.same_rows("slots.tenant", mates, post["retired"], mates)
         self.retire(mates)
         self.same_rows("slots.tenant", slots, post["slots"]["slots"], slots)
@@ -92,6 +93,7 @@ class ClaimRules(ReadRules):
             if tags.shape[0] != slots.size:
                 self.differ("tags", slots.size, tags.shape[0])
             s.keys[key].note_tags(slots, tags)
+            records[key].tags[key] = tags
 
     def _generation(self, request: str) -> int:
         s = self.s
@@ -100,28 +102,28 @@ class ClaimRules(ReadRules):
             s.live[request] = s.generations
         return s.live[request]
 
-    def _new_task(self, tid: int, request: str, deferred: bool, page: int | None) -> Task:
-        s = self.s
+    def _new_task(self, task: Task) -> Task:
+        s, tid = self.s, task.tid
         if tid <= s.last_tid:
             self.reject("the task is new", "TaskChain", f"task {tid} after task {s.last_tid}")
         s.last_tid = tid
-        task = s.tasks[tid] = Task(tid, request, deferred, "PENDING" if deferred else "QUEUED", page, s.publishes)
+        s.tasks[tid] = task
         return task
 
-    def _immediate(self, args: Args, post: Args, slots: IntArray) -> Record:
+    def _immediate(self, args: Args, post: Args, slots: IntArray, whose: IntArray) -> Record:
         """The tasks that write the step's immediate rows, one for each request."""
         s, tids, page = self.s, post["tids"], args["page"]
         requests = args["requests"] if args["immediate"] else []
         self.same("tasks", len(requests), len(tids))
-        record, start = Record(slots, tids, args["counts"] if tids else [], {}), 0
+        record, stop = Record(slots, tids, whose), 0
         for tid, request, count in zip(tids, requests, args["counts"], strict=False):
-            self._new_task(tid, request, False, page).parts.append((record, start, start + count))
-            s.holders[page].add(("task", tid))
-            start += count
+            start, stop = stop, stop + count
+            self._new_task(Task(tid, request, False, "QUEUED", page, s.publishes, [(record, start, stop)]))
+        s.holders[page].update([("task", tid) for tid in tids])
         s.last_step, s.to_dispatch = list(tids), list(tids)
         return record
 
-    def _late(self, args: Args, post: Args, slots: IntArray) -> Record:
+    def _late(self, args: Args, post: Args, slots: IntArray, whose: IntArray) -> Record:
         """The tasks that take the step's deferred rows: open ones, or new ones."""
         s, takers, opened, closed = self.s, post["takers"], iter(post["opened"]), []
         keys, spec, stop = args["deferred"], [], 0
@@ -131,14 +133,14 @@ class ClaimRules(ReadRules):
             if task is None or not self._can_take(task, keys, slots[start:stop]):
                 if task is not None and task.state == "PENDING":
                     closed.append(task.tid)
-                task = self._new_task(next(opened, 0), request, True, None)
+                task = self._new_task(Task(next(opened, 0), request, True, "PENDING", None, s.publishes))
                 s.deferred[request] = task.tid
             spec.append((task, start, stop))
         self.same("tasks", [task.tid for task, _, _ in spec], takers)
         self.same("tasks", [], list(opened))
         self.same("sealed", closed, post["closed"])
         s.to_escalate = closed
-        record = Record(slots, takers, args["counts"] if takers else [], {})
+        record = Record(slots, takers, whose)
         if keys:  # the charge of the step's clones becomes its tasks' ticket
             s.reserved = None
         ticket = Ticket(args["nbytes"], set(takers))
@@ -154,15 +156,6 @@ class ClaimRules(ReadRules):
 
     # ---------------------------------------------------------------- slots that change hands
 
-    def _block_mates(self, slots: IntArray, tenants: IntArray) -> IntArray:
-        """Other slots of the blocks taken over that still have an earlier tenant."""
-        s = self.s
-        new = s.tenant[slots] != tenants
-        if not np.count_nonzero(new):
-            return NO_ROWS
-        mates = s.of_others(slots[new], tenants[new])
-        return mates[~s.among(mates, slots)] if mates.size else mates
-
     def retire(self, slots: IntArray) -> None:
         """Blocks changed hands: no row there can be planned on, deferred tasks no longer write them."""
         s = self.s
@@ -170,13 +163,15 @@ class ClaimRules(ReadRules):
             return
         s.tenant[slots] = 0
         for key, table in s.keys.items():
+            table.status[slots] = ABSENT
             writers = table.writer[slots]
+            if not np.count_nonzero(writers):
+                continue
             for tid in set(writers.tolist()) - {0}:
                 if s.tasks[tid].deferred:
                     gone = slots[writers == tid]
                     s.tasks[tid].lose(key, gone)
                     table.writer[gone] = 0
-            table.status[slots] = ABSENT
 
     def _take_slots(
         self, slots: IntArray, tenants: IntArray, records: dict[str, Record], logged: dict[str, Args]

@@ -75,11 +75,13 @@ def replay(name: str, config: dict[str, Any], events: Iterable[Event]) -> Verdic
     if isinstance(machine, MirrorMachine):
         machine.expect(sorted({event.args.get("rank", 0) for event in events}))
     rejection = None
+    take = machine.take
     try:
-        for event in events:
+        for number, event in enumerate(events, before + 1):
             at = event.action
-            machine.due(event.seq, before + accepted + 1)
-            machine.take(event)
+            if event.seq != number:
+                machine.due(event.seq, number)
+            take(event)
             accepted += 1
         at = "the end"
         if events and part is None:  # what a flight recorder keeps ends in the middle

@@ -129,18 +129,15 @@ class PageRules(Rules):
 
     def _one_identity(self, tags: dict[str, IntArray]) -> None:
         """The rows of a token have the same identity in each key, but for the key's own number."""
-        numbers, first = self.s.key_numbers, None
+        numbers, spec = self.s.key_numbers, None
         for key, lines in tags.items():
-            if not np.count_nonzero(lines):
+            if not lines[0, -1] and not np.count_nonzero(lines):
                 continue  # rows that carry no identity
             number = numbers.setdefault(key, int(lines[0, -1]))
-            if np.count_nonzero(lines[:, -1] == number) < lines.shape[0]:
-                self.differ("tags", f"key {number}", sorted(set(lines[:, -1].tolist())))
-            if first is None:
-                first = lines
-            apart = len(lines) if number != first[0, -1] else 0  # in the number of the key, and nowhere else
-            if first.shape != lines.shape or np.count_nonzero(first != lines) != apart:
-                self.differ("tags", f"the same identities in {list(tags)}", f"others in {key!r}")
+            spec = lines.copy() if spec is None else spec
+            spec[:, -1] = number
+            if spec.shape != lines.shape or spec.tobytes() != lines.tobytes():
+                self.differ("tags", f"those of {next(iter(tags))!r}, with {number} for {key!r}", lines[:8].tolist())
 
     def copy_lands(self, args: Args, post: Args, thread: str) -> None:
         s, page, tags = self.s, args["page"], post["tags"]

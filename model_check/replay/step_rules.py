@@ -71,7 +71,9 @@ class StepRules(ClaimRules):
         if s.reserved is not None:
             self.reject("no bytes are reserved between steps", "ReleasedOnce", f"{s.reserved}")
         self.same("sealed", self._end(args["ended"]), post["sealed"])
-        retired = s.slots_of(np.array(self._blocks(args["allocated"]), dtype=np.int64))
+        allocated = np.array(self._blocks(args["allocated"]), dtype=np.int64)
+        retired = s.slots_of(allocated)
+        s.give_back(allocated)
         self.retire(retired)
         self.same_rows("slots.tenant", retired, post["retired"]["slots"], retired)
         self.same_everywhere("slots.tenant", 0, post["retired"]["tenant"], retired)

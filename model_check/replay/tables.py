@@ -11,6 +11,8 @@ ABSENT, IN_TRANSIT, COMMITTED = 0, 1, 2
 FROM_POOL, STAGED, NOTHING = 0, 1, 2
 #: a pool row that is being written
 TORN = -1
+#: tenants of a block: none, and more than one
+NOBODY, SEVERAL = 0, -1
 
 IntArray = np.ndarray
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
@@ -19,12 +21,6 @@ NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 def lines_at(table: IntArray, rows: IntArray) -> IntArray:
     """The lines of a two-dimensional table at `rows`, as a copy: several times as fast as indexing."""
     return table.take(rows, axis=0)
-
-
-def put_lines(table: IntArray, rows: IntArray, lines: IntArray) -> None:
-    """Write whole lines of a contiguous table, each as one item: several times as fast as by their columns."""
-    item = np.dtype((np.void, table.shape[1] * table.itemsize))
-    table.view(item)[rows, 0] = np.ascontiguousarray(lines).view(item)[:, 0]
 
 
 class KeyTable:
@@ -37,20 +33,25 @@ class KeyTable:
         self.pool = np.zeros(num_slots, dtype=np.int64)
         #: the identity of the row that was claimed last, where rows are tagged
         self.tags: IntArray | None = None
+        self._line: np.dtype[Any] = np.dtype(np.int64)
 
     def note_tags(self, slots: IntArray, tags: IntArray) -> None:
         """Remember the identities of rows just claimed."""
         if self.tags is None:
             self.tags = np.zeros((self.version.size, tags.shape[1]), dtype=np.int64)
-        put_lines(self.tags, slots, tags)
+            self._line = np.dtype((np.void, self.tags.shape[1] * self.tags.itemsize))
+        # a line as one item is written several times as fast as by its columns
+        self.tags.view(self._line)[slots, 0] = np.ascontiguousarray(tags).view(self._line)[:, 0]
 
 
 class KeyLanding(NamedTuple):
-    """The rows of one key that a set of tasks writes: slots, whose they are, and which version."""
+    """The rows of one key that a set of tasks writes: slots, whose they are, which version, and their identities
+    where those of a whole record are known."""
 
     slots: IntArray
     tids: IntArray
     versions: IntArray
+    tags: IntArray | None = None
 
 
 #: what one pool write writes, by key
@@ -60,12 +61,15 @@ Landing = dict[str, KeyLanding]
 class Record:
     """The rows of one published step that are written with one schedule."""
 
-    __slots__ = ("disturbed", "owners", "slots", "tids", "versions")
+    __slots__ = ("disturbed", "owners", "slots", "tags", "tids", "versions")
 
-    def __init__(self, slots: IntArray, owners: list[int], counts: list[int], versions: dict[str, IntArray]) -> None:
-        self.slots, self.owners, self.versions = slots, owners, versions
+    def __init__(self, slots: IntArray, owners: list[int], whose: IntArray) -> None:
+        self.slots, self.owners = slots, owners
         #: the task of each row
-        self.tids: IntArray = np.repeat(np.array(owners, dtype=np.int64), counts)
+        self.tids: IntArray = np.array(owners, dtype=np.int64).take(whose) if owners else NO_ROWS
+        #: by key: the version of each row, and the identity where rows are tagged
+        self.versions: dict[str, IntArray] = {}
+        self.tags: dict[str, IntArray] = {}
         #: a later claim or a reset took rows over
         self.disturbed = False
 
@@ -221,7 +225,8 @@ class State:
         self.reports_forwards = False
         self.failure = self.closed = self.end_drained = self.ended = False
         self._slots_of = np.arange(self.num_slots).reshape(self.num_blocks, self.block_size)
-        self._owner = np.zeros(self.num_blocks, dtype=np.int64)
+        #: the only tenant that the slots of a block may have; `SEVERAL` where a look at the slots has to tell
+        self._owner = np.full(self.num_blocks, SEVERAL, dtype=np.int64)
         self._mark = np.zeros(self.num_slots, dtype=bool)
         self._place = np.zeros(self.num_slots, dtype=np.int64)
 
@@ -236,15 +241,34 @@ class State:
         return lines_at(self._slots_of, blocks).ravel()
 
     def of_others(self, slots: IntArray, tenants: IntArray) -> IntArray:
-        """In the blocks of `slots`, to be given to `tenants`, the slots that are another one's, in order."""
-        blocks = slots // self.block_size
-        self._owner[blocks] = tenants
-        found = np.flatnonzero(self._owner)
-        owner = self._owner[found]
-        self._owner[blocks] = 0
-        theirs = lines_at(self.tenant.reshape(self._slots_of.shape), found)
-        stale = (theirs != owner[:, None]) & (theirs != 0)
-        return lines_at(self._slots_of, found)[stale] if np.count_nonzero(stale) else NO_ROWS
+        """In the blocks of `slots`, which are now given to `tenants`, the other slots that another one keeps."""
+        owner, blocks = self._owner, slots // self.block_size
+        before = owner.take(blocks)
+        new = before != tenants
+        if not np.count_nonzero(new):
+            return NO_ROWS
+        owner[blocks] = tenants
+        shared = owner.take(blocks) != tenants
+        if np.count_nonzero(shared):
+            owner[blocks[shared]] = SEVERAL
+        taken = blocks[new & (before != NOBODY)]
+        return self._left_over(np.unique(taken), slots, tenants) if taken.size else NO_ROWS
+
+    def _left_over(self, blocks: IntArray, slots: IntArray, tenants: IntArray) -> IntArray:
+        """The slots of `blocks`, not among `slots`, whose tenant is none of those that their block is given to."""
+        mates = self.slots_of(blocks)
+        theirs, owners = self.tenant[mates], np.repeat(self._owner[blocks], self.block_size)
+        stale = (theirs != NOBODY) & (theirs != owners) & ~self.among(mates, slots)
+        if SEVERAL in owners:
+            size = self.block_size
+            pairs = {*zip((slots // size).tolist(), tenants.tolist(), strict=True)}
+            stale &= [pair not in pairs for pair in zip((mates // size).tolist(), theirs.tolist(), strict=True)]
+        left: IntArray = mates[stale]
+        return left
+
+    def give_back(self, blocks: IntArray) -> None:
+        """Whole blocks are nobody's."""
+        self._owner[blocks] = NOBODY
 
     def among(self, slots: IntArray, others: IntArray) -> np.ndarray:
         """Which of `slots` are among `others`."""

@@ -18,9 +18,10 @@ class WriteRules(PageRules):
 
     def _tasks(self, tids: list[int]) -> list[Task]:
         registered = self.s.tasks
-        if not tids or len(set(tids)) < len(tids) or not registered.keys() >= set(tids):
+        tasks = [registered[tid] for tid in tids if tid in registered]
+        if not tids or len(tasks) < len(tids) or len(set(tids)) < len(tids):
             self.reject("each task of a set is registered", "TaskChain", f"{tids}")
-        return [registered[tid] for tid in tids]
+        return tasks
 
     def _move(self, tids: list[int], source: str, to: str) -> list[Task]:
         tasks = self._tasks(tids)
@@ -175,7 +176,9 @@ class WriteRules(PageRules):
         table, slots = self.s.keys[key], landing.slots
         expected = [key] if table.tags is not None and slots.size else []
         self.same("tags", expected, list(logged))
-        if expected and table.tags is not None:
+        if landing.tags is not None and expected == [key]:
+            self.same_rows("tags", landing.tags, logged[key], slots)
+        elif expected and table.tags is not None:
             spec, now = lines_at(table.tags, slots), table.version[slots] == landing.versions
             if np.count_nonzero(now) == now.size:
                 self.same_rows("tags", spec, logged[key], slots)
@@ -188,7 +191,8 @@ class WriteRules(PageRules):
         """Per key the rows to write: the last version of each slot, none that was taken over."""
         record = tasks[0].parts[0][0]
         if not record.disturbed and not tasks[0].deferred and record.owners == [task.tid for task in tasks]:
-            return {key: KeyLanding(record.slots, record.tids, rows) for key, rows in record.versions.items()}
+            tags = record.tags.get
+            return {key: KeyLanding(record.slots, record.tids, at, tags(key)) for key, at in record.versions.items()}
         parts = [(task.tid, *part) for task in tasks if not task.abandoned for part in task.parts]
         records = {id(record): record for _, record, _, _ in parts}.values()
         keys = dict.fromkeys(key for record in records for key in record.versions)
