@@ -91,7 +91,7 @@ BeginStep ==
 \* Over the budget: the open deferred tasks that hold the oldest clone take no more rows; where none is open, all
 \* that is unfinished is waited for. Where nothing is, bytes have come free since, and the engine tries again.
 SealOldest ==
-    /\ Free("state") /\ eng.pc = "over budget"
+    /\ Free("state") /\ Free("task") /\ eng.pc = "over budget"
     /\ LET open == Range(openTask) \ {NoTask}
            oldest == {t \in open : \A o \in open : tasks[t].step <= tasks[o].step}
            flushed == IF open = {} THEN Unfinished ELSE oldest

@@ -8,7 +8,10 @@ from ..errors import CheckError
 from ..manifest import Model, load_manifest
 
 #: driven where none is named, and in the quick run of all evidence
-CHOSEN = ("shared-ticket", "live-deferred", "live-end", "stalled-end", "shutdown-deferred", "takeover")
+CHOSEN = (
+    "shared-ticket", "live-deferred", "live-end", "stalled-end", "shutdown-deferred", "takeover", "appended",
+    "failure-deferred",
+)  # fmt: skip
 QUICK = ("shared-ticket", "live-end")
 
 

@@ -157,7 +157,9 @@ def _begin_step(s: Variables, t: Variables, m: Numbered) -> Told:
 
 
 def _seal_oldest(s: Variables, t: Variables, m: Numbered) -> Told:
-    return "engine", {}, {"sealed": _sealed(s, t, m)}
+    flushed = [tid for tid in m.s.tasks if tid in t["eng"]["up"]]
+    sealed = _sealed(s, t, m)
+    return "engine", {}, {"sealed": sealed, "flushed": sealed or flushed}
 
 
 def _publish(s: Variables, t: Variables, m: Numbered) -> Told:

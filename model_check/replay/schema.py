@@ -176,7 +176,7 @@ _POOL_ROWS = record(rows=several(record(key=word, slots=rows, tids=rows, tags=by
 FORMS: dict[str, tuple[Kind, Kind]] = {
     "begin_step": (_BEGIN, record(dropped=numbers, sealed=numbers, reads=_READS, retired=_SLOTS)),
     "drain": (_NONE, _DRAINED),
-    "seal_oldest": (_NONE, record(sealed=numbers)),
+    "seal_oldest": (_NONE, record(sealed=numbers, flushed=numbers)),
     "escalate": (_TIDS, _QUEUES),
     "join_begin": (_TIDS, _STATES_AFTER),
     "join_end": (_TIDS, _STATES_AFTER),

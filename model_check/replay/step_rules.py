@@ -118,6 +118,7 @@ class StepRules(ClaimRules):
         self.same("sealed", sealed, post["sealed"])
         s.deferred = {request: tid for request, tid in s.deferred.items() if tid not in sealed}
         s.to_escalate = sealed or [tid for tid, task in s.tasks.items() if task.state not in ("WRITTEN", "FAILED")]
+        self.same("flushed", s.to_escalate, post["flushed"])
 
     # ---------------------------------------------------------------- consume
 

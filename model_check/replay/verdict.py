@@ -25,6 +25,7 @@ PROPERTIES_OF = {
     "drained": ("RecordBeforeWake", "FailLoud"),
     "dropped": ("ReleasedOnce",),
     "sealed": ("ReleasedOnce",),
+    "flushed": ("EveryTaskEnds",),
     "steps": ("ConsumeOnce",),
 }
 

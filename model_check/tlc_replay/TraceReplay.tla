@@ -133,7 +133,8 @@ Left(e) ==
             [dropped |-> Ended = Range(e.dropped), sealed |-> SealedAs(e.sealed), slots |-> SlotsAs(e.retired),
              reads |-> NewlyPlanned = HitsOf(e.reads) /\ \A x \in Range(e.reads) : PlannedAs(x)]
       [] e.action = "seal_oldest" ->
-            [sealed |-> {t \in Range(openTask) : t \notin Range(openTask')} \ {NoTask} = Range(e.sealed)]
+            [sealed |-> {t \in Range(openTask) : t \notin Range(openTask')} \ {NoTask} = Range(e.sealed),
+             flushed |-> eng'.up = Range(e.flushed)]
       [] e.action = "publish" ->
             [step |-> DOMAIN steps' \ DOMAIN steps = {e.step} /\ steps'[e.step] = e.page,
              preserved |-> NewlyKept = Range(e.preserved), dropped |-> Ended = Range(e.dropped),
@@ -260,7 +261,7 @@ Stay == UNCHANGED <<trace, cursor>>
 Say(what) == PrintT("PALIMPSEST " \o ToString(what)) /\ cursor' = 0 /\ UNCHANGED <<vars, trace>>
 
 \* Why: the parts of what it left that no step of the action leaves, or "guard" where the action is not possible.
-Parts == {"drained", "status", "dropped", "sealed", "slots", "reads", "step", "preserved", "tasks", "takers", "lost",
+Parts == {"drained", "status", "dropped", "sealed", "flushed", "slots", "reads", "step", "preserved", "tasks", "takers", "lost",
           "retired", "holders", "steps", "read", "rows", "pending", "queues", "fits", "charged", "page", "left", "records"}
 Why == IF ENABLED Act(E)
        THEN {what \in Parts : /\ ENABLED (Act(E) /\ what \in DOMAIN Left(E))

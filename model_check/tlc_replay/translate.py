@@ -249,7 +249,9 @@ class _Translation(Words):
         return said if self._saving else None
 
     def _seal_oldest(self, event: Event) -> Record | None:
-        return self._in_save({"sealed": self._tids.of(event.post["sealed"])}) if self._chosen.whole else None
+        if not self._chosen.whole:
+            return None
+        return self._in_save({name: self._tids.of(event.post[name]) for name in ("sealed", "flushed")})
 
     def _dispatch(self, event: Event) -> Record | None:
         return self._with_queues(event)

@@ -76,6 +76,33 @@ def test_bytes_that_come_free_while_the_engine_looks_for_something_to_flush_are_
     assert s.cache._controller._staged_bytes == 4 * 16
 
 
+def test_a_save_over_its_budget_waits_for_the_task_that_it_saw_and_drains_its_record_before_it_tries_again(script):
+    """BlockedSaveProceeds: SealOldest finds no open task and one that is unfinished, which ends right behind it: the
+    save looks once, so that it does not go on as if nothing had been there."""
+    talker = ModelCachePolicy(needs_full_hidden_states=False, deferred_keys=frozenset({"d"}))
+    s = script(talker, eager=False, gpu_staging_bytes=4 * 16)
+    writing, real = Gate(), s.cache._controller.host_ready
+    s.cache._controller.host_ready = lambda tasks: (writing.wait_here(), real(tasks))[1]
+    s.run({"a": prefill([0], 4)}, "d", hidden=False)
+    s.idle(finished=["a"])
+    writing.wait_until_reached()
+    s.begin({"b": prefill([1], 4)})
+    looking = s.cache.seal_oldest
+
+    def sees_it_end_right_behind() -> list[int]:
+        found = looking()
+        writing.open()
+        s.settle()
+        return found
+
+    s.cache.seal_oldest = sees_it_end_right_behind
+    s.cache.materialize(s.save("d", hidden=False), ["b"])
+    after = s.trace.events[next(n for n, event in enumerate(s.trace.events) if event.action == "seal_oldest") :]
+    assert after[0].post == {"sealed": [], "flushed": [1]}
+    of_the_save = [e.action for e in after if e.action in ("join_begin", "join_end", "drain", "reserve")]
+    assert of_the_save == ["join_begin", "join_end"] * 2 + ["drain", "reserve"]  # the script's own wait, then the save's
+
+
 def test_a_begin_that_raises_for_a_failed_write_leaves_the_begun_steps_reads_to_shutdown(script):
     """ReleasedOnce: what is let go is let go by an action that says so."""
     s = script(eager=False)

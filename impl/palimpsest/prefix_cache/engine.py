@@ -169,7 +169,7 @@ class EngineSide(PublishSide):
 
     def _flush_oldest(self) -> bool:
         """Write the oldest deferred rows; False when no task is left to write any."""
-        tids = self.seal_oldest() or [task.tid for task in self._controller.unfinished()]
+        tids = self.seal_oldest()
         if not tids:
             return False
         self._controller.escalate(tids)
@@ -180,13 +180,15 @@ class EngineSide(PublishSide):
 
     @action("seal_oldest")
     def seal_oldest(self) -> list[int]:
-        """Close the open deferred tasks that hold the oldest rows; gives them."""
-        with self._state_lock:
+        """Close the open deferred tasks that hold the oldest rows; gives the tasks to flush: these, or all that are
+        unfinished where none is open."""
+        with self._state_lock, self._controller.lock:
             self._check_open()
             sealed = self._request_tasks.seal_oldest()
+            flushed = sealed or self._controller.unfinished_tids()
             if self._trace is not None:
-                self._trace.emit("seal_oldest", {}, {"sealed": sealed})
-            return sealed
+                self._trace.emit("seal_oldest", {}, {"sealed": sealed, "flushed": flushed})
+            return flushed
 
     # ------------------------------------------------------------------ hand over
 

@@ -142,6 +142,10 @@ class TaskBoard:
         with self._lock:
             return [task for task in self._tasks.values() if not task.is_final()]
 
+    def unfinished_tids(self) -> list[int]:
+        """The numbers of `unfinished` tasks, for a caller that holds the task lock."""
+        return [tid for tid, task in self._tasks.items() if not task.is_final()]
+
     # ---------------------------------------------------------------- budget
 
     @action("reserve")
