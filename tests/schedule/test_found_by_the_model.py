@@ -100,7 +100,8 @@ def test_a_save_over_its_budget_waits_for_the_task_that_it_saw_and_drains_its_re
     after = s.trace.events[next(n for n, event in enumerate(s.trace.events) if event.action == "seal_oldest") :]
     assert after[0].post == {"sealed": [], "flushed": [1]}
     of_the_save = [e.action for e in after if e.action in ("join_begin", "join_end", "drain", "reserve")]
-    assert of_the_save == ["join_begin", "join_end"] * 2 + ["drain", "reserve"]  # the script's own wait, then the save's
+    the_scripts_own_wait = ["join_begin", "join_end"]
+    assert of_the_save == [*the_scripts_own_wait, "join_begin", "join_end", "drain", "reserve"]
 
 
 def test_a_begin_that_raises_for_a_failed_write_leaves_the_begun_steps_reads_to_shutdown(script):
