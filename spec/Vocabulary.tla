@@ -11,7 +11,7 @@ CONSTANTS
     Deferred,    \* keys that are written when the request ends or the budget presses
     Hidden,      \* keys whose absent rows make a read raise; the others' are reported as absent
     Pages,       \* staging pages: a set of numbers, 0 not among them
-    Budget,      \* rows of deferred clones that the device may hold
+    Budget,      \* rows of deferred clones that the device may hold; no step has more (the code refuses one that does)
     Readers,     \* threads that fetch: "prefetch", "builder" or both
     Schedules    \* what the scheduler may ask for: a set of sequences of plans
 

@@ -22,6 +22,9 @@ from .syntax import load
 from .trial import LIMIT_S, Trials
 from .verdicts import VERDICTS, Keys, case_for, differences, load_verdicts, record, sample
 
+#: the name that models give a specification with fairness
+FAIR = "LiveSpec"
+
 
 @dataclass(frozen=True)
 class Which:
@@ -135,4 +138,4 @@ class Session:
 
 def _cheapest_first(models: Sequence[Model]) -> list[Model]:
     """Models with fairness last: TLC then looks for cycles, which takes it longer than their states would say."""
-    return sorted(models, key=lambda model: (model.specification is not None, model.states is None, model.states))
+    return sorted(models, key=lambda model: (model.specification == FAIR, model.states is None, model.states))
