@@ -19,6 +19,7 @@ class Fingerprints:
 
     def __init__(self, modules: Mapping[str, Module]) -> None:
         self._modules = modules
+        self._reached: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
     def of(self, model: Model, changes: Mapping[str, str] | None = None) -> str:
         """The key of `model` where the modules of `changes` have another text."""
@@ -29,6 +30,20 @@ class Fingerprints:
         said = configuration(model)
         parts = [said, str(model.deadlock), *_declared(used), *_reached(modules, used, set(_NAME.findall(said)))]
         return short_hash("\n".join(parts), _LENGTH)
+
+    def leads_to(self, model: Model, module: str, name: str) -> bool:
+        """Whether `model` uses the definition of `name` in a module: its key is another one if that changes."""
+        used, names = self._reached_by(model)
+        return module in names or (module in used and name in names)
+
+    def _reached_by(self, model: Model) -> tuple[frozenset[str], frozenset[str]]:
+        """The modules that `model` uses, and the names of definitions and of instances' modules that it leads to."""
+        if model.name not in self._reached:
+            own = _parsed(wrapper(model), f"the wrapper of {model.name}")
+            used = {**closure(self._modules, model.module), own.name: own}
+            found = _reached(self._modules, used, set(_NAME.findall(configuration(model))))
+            self._reached[model.name] = frozenset(used), frozenset(line.split(" ", 1)[0] for line in found)
+        return self._reached[model.name]
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,9 @@ there are no others, so that none of these mutants matters; else the half that a
 only demand more are tried at once too: where all that they demand holds, each survives. In the cheapest
 models, where a run is as long as its start, only those are put together that are likely to come out alike. What remains
 is checked mutant by mutant.
+
+A mutant may have states without end in a model: it is given up there after a few times what the model takes. Only if no
+other model kills it, is it given the whole limit.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..manifest import OK, Model
+from ..output import Kind
 from .generator import Mutant, joined
 from .syntax import Module
 from .trial import Trials, Verdict
@@ -28,6 +32,9 @@ SHOWN = (OK, SAME_STEPS, NOT_REACHED)
 #: so many of the cheapest models are tried before all mutants are put together
 EAGER = 4
 NOWHERE = ("", 0, 0, 0, 0)
+LIMIT = Kind.LIMIT.value
+#: at first a run may take so many seconds, and so many times what the model takes
+PATIENCE_S, PATIENCE = 10.0, 4.0
 
 
 @dataclass
@@ -49,6 +56,13 @@ class Case:
     def is_open(self) -> bool:
         """Whether there are models left that may kill it."""
         return self.killed_by is None and len(self.said) < len(self.models)
+
+    def give_another_chance(self) -> bool:
+        """Forget the models that ran out of time, if nothing else killed it; whether there were any."""
+        late = [name for name, said in self.said.items() if said == LIMIT] if self.killed_by is None else []
+        for name in late:
+            del self.said[name]
+        return bool(late)
 
     @property
     def undecided(self) -> list[str]:
@@ -75,6 +89,8 @@ class Runner:
         self._jobs = jobs
         self._listener = listener
         self._base: dict[str, Verdict] = {}
+        #: whether a run may take the whole limit
+        self._patient = False
 
     def run(self, cases: Sequence[Case]) -> None:
         """Fill in the cases. On an interrupt the JVMs are ended; cases that are no longer open keep their verdict."""
@@ -82,13 +98,19 @@ class Runner:
             try:
                 self._listener.at("one by one")
                 list(pool.map(self._likely, cases))
-                names = list(dict.fromkeys(model.name for case in cases for model in case.models))
-                for index, name in enumerate(names):
-                    left = [case for case in cases if case.is_open and name not in case.said]
-                    self._through(name, left, index >= EAGER, pool)
+                self._patient = False
+                self._all_models(cases, pool)
+                self._patient = True
+                self._all_models([case for case in cases if case.give_another_chance()], pool)
             except BaseException:
                 self._trials.runs.end()
                 raise
+
+    def _all_models(self, cases: Sequence[Case], pool: Executor) -> None:
+        names = list(dict.fromkeys(model.name for case in cases for model in case.models))
+        for index, name in enumerate(names):
+            left = [case for case in cases if case.is_open and name not in case.said]
+            self._through(name, left, index >= EAGER, pool)
 
     def _likely(self, case: Case) -> None:
         for model in case.models:
@@ -117,7 +139,7 @@ class Runner:
         return self._base[model.name]
 
     def _try(self, case: Case, model: Model) -> None:
-        verdict = self._trials.run(model, case.mutant.changes)
+        verdict = self._trials.run(model, case.mutant.changes, self._limit_s(model))
         case.seconds += verdict.seconds
         if verdict.killed_by:
             case.killed_by, case.model = verdict.killed_by, model.name
@@ -127,8 +149,12 @@ class Runner:
 
     def _note(self, case: Case, name: str, said: str) -> None:
         case.said[name] = said
-        if not case.is_open:
+        if not case.is_open and (self._patient or LIMIT not in case.said.values()):
             self._listener.ended(case)
+
+    def _limit_s(self, model: Model) -> float | None:
+        base = self._base.get(model.name)
+        return None if self._patient or base is None else PATIENCE_S + PATIENCE * base.seconds
 
     def _passing(self, model: Model, groups: list[list[Case]], halve: bool, pool: Executor) -> Iterator[Case]:
         while groups:
@@ -141,8 +167,8 @@ class Runner:
         """Whether none of the group matters to the model."""
         changes = joined((case.mutant for case in group), self._modules)
         if group[0].mutant.demands:
-            return self._trials.run(_named(group[0].models, model.name), changes).said == OK
-        verdict = self._trials.steps(model, changes)
+            return self._trials.run(_named(group[0].models, model.name), changes, self._limit_s(model)).said == OK
+        verdict = self._trials.steps(model, changes, limit_s=self._limit_s(model))
         return verdict.said == OK and verdict.generated == self._baseline(model).generated
 
 

@@ -38,27 +38,31 @@ class Trials:
         self._limit_s = limit_s
         self.runs = Runs()
 
-    def run(self, model: Model, changes: Mapping[str, str]) -> Verdict:
+    def run(self, model: Model, changes: Mapping[str, str], limit_s: float | None = None) -> Verdict:
         """The verdict on `model` where the modules of `changes` have another text."""
-        result = self._run(model, changes)
+        result = self._run(model, changes, limit_s=limit_s)
         if result.kind not in _KILLS:
             return Verdict(None, result.kind.value, result.seconds, result.progress.generated)
         killer, more = self._killer(model, changes, result)
         return Verdict(killer, killer or "violation without a name", result.seconds + more, result.progress.generated)
 
-    def steps(self, model: Model, changes: Mapping[str, str], coverage: bool = False) -> Verdict:
+    def steps(
+        self, model: Model, changes: Mapping[str, str], coverage: bool = False, limit_s: float | None = None
+    ) -> Verdict:
         """All steps of `model`, no property being checked; with `coverage`, how often each part was evaluated."""
         bare = replace(model, invariants=(), properties=(), deadlock=False)
-        result = self._run(bare, changes, ("-coverage", "1") if coverage else ())
+        result = self._run(bare, changes, ("-coverage", "1") if coverage else (), limit_s)
         return Verdict(None, result.kind.value, result.seconds, result.progress.generated, result.coverage)
 
-    def _run(self, model: Model, changes: Mapping[str, str], options: tuple[str, ...] = ()) -> Result:
+    def _run(
+        self, model: Model, changes: Mapping[str, str], options: tuple[str, ...] = (), limit_s: float | None = None
+    ) -> Result:
         with tempfile.TemporaryDirectory(prefix="palimpsest-mutant-") as folder:
             # what a mutant of the manifest is expected to violate would be checked first
             module, config = prepare(replace(model, expect=OK, mutates=()), self._manifest, Path(folder))
             for name, text in changes.items():
                 (Path(folder) / f"{name}.tla").write_text(text, encoding="utf-8")
-            limit = min(self._limit_s, model.limit_s)
+            limit = min(self._limit_s, model.limit_s, limit_s or self._limit_s)
             run = Run(module, config, 1, model.heap, model.deadlock, limit, options)
             return run_tlc(run, self._tools, None, self.runs)
 

@@ -84,8 +84,13 @@ class Keys:
     def untouched(self, mutant: Mutant) -> Iterator[str]:
         """The models that check nothing that the mutant changes, by name."""
         for name, model in self._models.items():
-            if self._fingerprints.of(model, mutant.changes) == self._fingerprints.of(model):
+            if not self._touches(mutant, model):
                 yield name
+
+    def _touches(self, mutant: Mutant, model: Model) -> bool:
+        if mutant.edit is not None:
+            return self._fingerprints.leads_to(model, mutant.module, mutant.operator)
+        return self._fingerprints.of(model, mutant.changes) != self._fingerprints.of(model)
 
     def of(self, case: Case) -> str:
         """The key of what came out of `case`."""

@@ -19,7 +19,7 @@ from palimpsest_model_check.mutants import alone
 from palimpsest_model_check.mutants.explained import load_explained
 from palimpsest_model_check.mutants.fingerprint import Fingerprints
 from palimpsest_model_check.mutants.generator import Mutant, generate
-from palimpsest_model_check.mutants.runner import Case, Runner
+from palimpsest_model_check.mutants.runner import PATIENCE_S, Case, Runner
 from palimpsest_model_check.mutants.syntax import Module, parse
 from palimpsest_model_check.mutants.trial import Trials, Verdict
 from palimpsest_model_check.mutants.verdicts import Keys, Record, Verdicts, case_for, load_verdicts, record, sample
@@ -74,16 +74,24 @@ class Pretended:
 
     def __init__(self, kills: Mapping[tuple[str, str], str | None], adds: Mapping[str, int]) -> None:
         self.kills, self.adds = kills, adds
+        #: models in which a mutant has states without end, and the limits that these runs got
+        self.endless: frozenset[str] = frozenset()
+        self.limits: list[tuple[str, float | None]] = []
         self.calls: Counter[str] = Counter()
         self.lock = threading.Lock()
 
-    def run(self, model: Model, changes: Mapping[str, str]) -> Verdict:
+    def run(self, model: Model, changes: Mapping[str, str], limit_s: float | None = None) -> Verdict:
         with self.lock:
             self.calls["run"] += 1
+        if model.name in self.endless:
+            self.limits.append((model.name, limit_s))
+            return Verdict(None, "time limit", 0.0)
         found = [by for (name, dropped), by in self.kills.items() if name == model.name and dropped in _lost(changes)]
         return Verdict(found[0], found[0], 0.0) if found and found[0] else Verdict(None, "ok", 0.0)
 
-    def steps(self, model: Model, changes: Mapping[str, str], coverage: bool = False) -> Verdict:
+    def steps(
+        self, model: Model, changes: Mapping[str, str], coverage: bool = False, limit_s: float | None = None
+    ) -> Verdict:
         with self.lock:
             self.calls["steps"] += 1
         added = sum(self.adds[dropped] for dropped in self.adds if dropped in _lost(changes))
@@ -111,6 +119,17 @@ def run_pretended(trials: Pretended, cases: list[Case]) -> None:
     Runner(trials, steps_module(), 2, Quiet()).run(cases)  # type: ignore[arg-type]
 
 
+def test_a_mutant_with_states_without_end_gets_the_whole_limit_only_if_no_other_model_kills_it() -> None:
+    trials = Pretended({("f", "n < Max"): "InRange"}, dict.fromkeys(("n < Max", "seen >= 0"), 1))
+    trials.endless = frozenset("b")
+    killed, survives = [Case(mutant, models()) for mutant in guards()[:2]]
+    run_pretended(trials, [killed, survives])
+    short = PATIENCE_S  # the model itself takes no time here
+    assert (killed.killed_by, killed.model) == ("InRange", "f")
+    assert trials.limits == [("b", short), ("b", short), ("b", None)]
+    assert survives.undecided == ["b"]
+
+
 def test_what_adds_no_step_together_is_not_checked_one_by_one() -> None:
     trials = Pretended({("f", "n < Max"): "InRange"}, {"n < Max": 1})
     cases = [Case(mutant, models(), resistant=True) for mutant in guards()]
@@ -125,7 +144,9 @@ def test_a_part_that_is_never_evaluated_is_not_checked_there() -> None:
     assert mutant.place is not None
 
     class Covering(Pretended):
-        def steps(self, model: Model, changes: Mapping[str, str], coverage: bool = False) -> Verdict:
+        def steps(
+            self, model: Model, changes: Mapping[str, str], coverage: bool = False, limit_s: float | None = None
+        ) -> Verdict:
             return Verdict(None, "ok", 0.0, 100, {mutant.place: int(model.name == "b")} if mutant.place else {})
 
     trials = Covering({}, {})
@@ -189,7 +210,7 @@ def test_a_property_is_alone_where_no_other_kills_its_mutant() -> None:
     kills = {("a", "n < Max"): "InRange", ("a", "n > 5"): "Even", ("a", "seen >= 0"): "Even"}
 
     class Both(Pretended):
-        def run(self, model: Model, changes: Mapping[str, str]) -> Verdict:
+        def run(self, model: Model, changes: Mapping[str, str], limit_s: float | None = None) -> Verdict:
             lost = _lost(changes)
             if "n > 5" in lost and "InRange" in model.invariants:
                 return Verdict("InRange", "InRange", 0.0)  # kills it where Even is not there
@@ -358,7 +379,7 @@ def test_an_interrupt_ends_the_threads_and_keeps_what_came_out() -> None:
     class Interrupted(Pretended):
         runs = type("Ended", (), {"end": lambda self: ended.set()})()
 
-        def run(self, model: Model, changes: Mapping[str, str]) -> Verdict:
+        def run(self, model: Model, changes: Mapping[str, str], limit_s: float | None = None) -> Verdict:
             if "n > 5" in _lost(changes):
                 raise KeyboardInterrupt
             return Verdict("InRange", "InRange", 0.0)
