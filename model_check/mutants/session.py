@@ -20,7 +20,7 @@ from .generator import Mutant, generate
 from .runner import Runner
 from .syntax import load
 from .trial import LIMIT_S, Trials
-from .verdicts import VERDICTS, Keys, case_for, differences, load_verdicts, record, sample
+from .verdicts import VERDICTS, Keys, begun, case_for, differences, load_verdicts, record, sample
 
 #: the name that models give a specification with fairness
 FAIR = "LiveSpec"
@@ -108,18 +108,28 @@ class Session:
 
     def _forget(self) -> None:
         """Drop the verdicts on mutants that are none any more."""
-        for name in set(self.verdicts.mutants) - set(self.mutants):
-            del self.verdicts.mutants[name]
+        for kept in (self.verdicts.mutants, self.verdicts.begun):
+            for name in set(kept) - set(self.mutants):
+                del kept[name]
 
     def _run(self, mutants: Sequence[Mutant], runner: Runner) -> None:
         known = self.verdicts.mutants
         cases = [
-            case_for(mutant, self.models, known.get(mutant.name), self.keys.untouched(mutant)) for mutant in mutants
+            case_for(mutant, self.models, known.get(mutant.name), self.keys.untouched(mutant), self._begun(mutant))
+            for mutant in mutants
         ]
         try:
             runner.run(cases)
         finally:
             known.update({case.mutant.name: record(case, self.keys) for case in cases if not case.is_open})
+            still = {case.mutant.name: begun(case, self.keys) for case in cases if case.is_open and case.said}
+            ended = {case.mutant.name for case in cases}
+            kept = {name: each for name, each in self.verdicts.begun.items() if name not in ended}
+            self.verdicts.begun = kept | still
+
+    def _begun(self, mutant: Mutant) -> dict[str, str]:
+        kept = self.verdicts.begun.get(mutant.name)
+        return kept.said if kept is not None and kept.key == self.keys.of_survival(mutant) else {}
 
     def _find_alone(self, runner: Runner, again: bool) -> None:
         names = [

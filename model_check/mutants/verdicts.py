@@ -34,17 +34,28 @@ class Record:
     key: str
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What the models asked so far said of a mutant that none of them kills: a later run asks the others."""
+
+    said: dict[str, str]
+    key: str
+
+
 @dataclass
 class Verdicts:
-    """The records of mutants by name, and for each property a mutant that no other property kills."""
+    """The records of mutants by name, for each property a mutant that no other property kills, and what was said of
+    mutants by a run that did not come to its end."""
 
     mutants: dict[str, Record] = field(default_factory=dict)
     alone: dict[str, dict[str, str]] = field(default_factory=dict)
+    begun: dict[str, Begun] = field(default_factory=dict)
 
     def save(self, path: Path = VERDICTS) -> None:
         """Write them, a line for each, in an order that does not depend on the run."""
         mutants = _lines({name: asdict(each) for name, each in self.mutants.items()})
-        text = f'{{"mutants": {mutants},\n"alone": {_lines(self.alone)}}}\n'
+        begun = _lines({name: asdict(each) for name, each in self.begun.items()})
+        text = f'{{"mutants": {mutants},\n"begun": {begun},\n"alone": {_lines(self.alone)}}}\n'
         path.write_text(text, encoding="utf-8")
 
 
@@ -60,7 +71,8 @@ def load_verdicts(path: Path = VERDICTS) -> Verdicts:
         return Verdicts()
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Verdicts({name: Record(**each) for name, each in data["mutants"].items()}, data["alone"])
+        mutants = {name: Record(**each) for name, each in data["mutants"].items()}
+        return Verdicts(mutants, data["alone"], {name: Begun(**each) for name, each in data["begun"].items()})
     except (ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{path} has no verdicts: {error!r}; delete it, and run all mutants again") from error
 
@@ -109,9 +121,16 @@ def sample(mutants: Sequence[Mutant], part: float, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(list(mutants), min(len(mutants), round(part * len(mutants) + 0.49)))
 
 
-def case_for(mutant: Mutant, models: Sequence[Model], record: Record | None, untouched: Iterable[str] = ()) -> Case:
-    """The case to run: first what killed the mutant before, if something did, and never the models `untouched`."""
-    said = dict.fromkeys(untouched, NOT_REACHED)
+def case_for(
+    mutant: Mutant,
+    models: Sequence[Model],
+    record: Record | None,
+    untouched: Iterable[str] = (),
+    begun: Mapping[str, str] | None = None,
+) -> Case:
+    """The case to run: first what killed the mutant before, if something did, and never the models `untouched`, nor
+    those that a run before has asked."""
+    said = dict.fromkeys(untouched, NOT_REACHED) | dict(begun or {})
     if record is None:
         return Case(mutant, models, mutant.first, said=said)
     if record.model:
@@ -124,6 +143,11 @@ def record(case: Case, keys: Keys) -> Record:
     """What is kept of `case`."""
     said = {} if case.killed_by else dict(case.said)
     return Record(case.killed_by, case.model, said, round(case.seconds, 1), keys.of(case))
+
+
+def begun(case: Case, keys: Keys) -> Begun:
+    """What is kept of a `case` that is still open; who ran out of time is asked again."""
+    return Begun({name: said for name, said in case.said.items() if said in SHOWN}, keys.of_survival(case.mutant))
 
 
 def differences(before: Iterable[tuple[str, Record]], verdicts: Verdicts) -> list[str]:

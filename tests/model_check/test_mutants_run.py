@@ -22,7 +22,16 @@ from palimpsest_model_check.mutants.generator import Mutant, generate
 from palimpsest_model_check.mutants.runner import PATIENCE_S, Case, Runner
 from palimpsest_model_check.mutants.syntax import Module, parse
 from palimpsest_model_check.mutants.trial import Trials, Verdict
-from palimpsest_model_check.mutants.verdicts import Keys, Record, Verdicts, case_for, load_verdicts, record, sample
+from palimpsest_model_check.mutants.verdicts import (
+    Keys,
+    Record,
+    Verdicts,
+    begun,
+    case_for,
+    load_verdicts,
+    record,
+    sample,
+)
 
 SPEC = r"""---- MODULE Steps ----
 EXTENDS Naturals
@@ -373,6 +382,19 @@ def test_a_kept_verdict_that_comes_out_differently_is_an_error(
     capsys.readouterr()
     assert palimpsest(tmp_path, name) == 1
     assert f"{name}: InRange, and Even was kept" in capsys.readouterr().out
+
+
+def test_a_run_that_was_not_brought_to_its_end_is_gone_on_with(tmp_path: Path) -> None:
+    mutant = guards()[0]
+    keys = Keys(Fingerprints(steps_module()), models("ab"))
+    half = Case(mutant, models("ab"), said={"a": "ok"})
+    Verdicts(begun={mutant.name: begun(half, keys)}).save(tmp_path / "verdicts.json")
+    kept = load_verdicts(tmp_path / "verdicts.json").begun[mutant.name]
+    assert kept.key == keys.of_survival(mutant)
+    case, trials = case_for(mutant, models("ab"), None, begun=kept.said), Pretended({("a", "n < Max"): "Even"}, {})
+    trials.adds = {"n < Max": 1}
+    run_pretended(trials, [case])
+    assert case.said == {"a": "ok", "b": "ok"}
 
 
 def test_an_interrupt_ends_the_threads_and_keeps_what_came_out() -> None:
