@@ -59,7 +59,8 @@ class Traces:
     def sink(self, config: HostMirrorConfig, ranks: Any) -> MemorySink:
         """The sink of a mirror."""
         key = config.engine_id if getattr(ranks, "size", 1) > 1 else len(self.sinks)
-        return self.sinks.setdefault(key, MemorySink(identities))
+        tag = identities if config.torch_device.type == "cpu" else None  # rows on a device are not waited for
+        return self.sinks.setdefault(key, MemorySink(tag))
 
     def verdicts(self) -> list[Verdict]:
         """What the checker says of each trace that has events."""
@@ -70,12 +71,12 @@ class Traces:
 
 
 @contextmanager
-def traced_mirrors() -> Iterator[Traces]:
-    """Inside, every mirror that is made without a trace has one."""
+def traced_mirrors(device: str = "cpu") -> Iterator[Traces]:
+    """Inside, every mirror of a kind of device that is made without a trace has one."""
     traces, make = Traces(), HostMirror.__init__
 
     def traced(self: HostMirror, config: HostMirrorConfig, **options: Any) -> None:
-        if options.get("trace") is None and config.torch_device.type == "cpu":
+        if options.get("trace") is None and config.torch_device.type == device:
             options["trace"] = traces.sink(config, options.get("ranks"))
         make(self, config, **options)
 

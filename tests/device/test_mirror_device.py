@@ -11,7 +11,7 @@ from palimpsest.host_mirror import (
 from palimpsest.host_mirror.runtime import allocate_pinned_host_pool, release_pinned_state
 from palimpsest.kv_cache import KVCacheBlockCopy, copy_kv_cache_blocks_inplace
 from palimpsest.runners.sparse import SparseRequest, SparseRunner, SparseSettings
-from tests.mirror_support import Pages, Steps, rows
+from tests.mirror_support import Pages, Steps, rows, traced_mirrors
 
 pytestmark = [
     pytest.mark.device,
@@ -39,6 +39,18 @@ def test_every_host_row_is_the_devices_row_after_each_step(eager, draft_tokens):
     assert min(counts.preemptions, counts.imports, counts.restores, counts.spills, counts.idle_steps) > 0
     assert counts.acknowledged == counts.transfers + counts.restores
     assert report.hot_misses > 0
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "pages"])
+@pytest.mark.parametrize("draft_tokens", [0, 2])
+def test_the_trace_of_a_run_with_copy_streams_is_accepted(eager, draft_tokens):
+    settings = SparseSettings(device="cuda", eager=eager, draft_tokens=draft_tokens, num_resident_blocks=8)
+    with traced_mirrors("cuda") as traces:
+        assert SparseRunner(requests(), settings).run().verdict.faults == []
+    (verdict,) = traces.verdicts()
+    assert verdict.ok, str(verdict)
+    assert verdict.accepted > 200
+    assert verdict.actions.keys() >= {"start_transfers", "write", "select", "copy_runs", "import_rows", "shutdown"}
 
 
 def test_a_pool_registered_in_chunks_is_copied_to_across_its_seams_and_released():
