@@ -50,7 +50,7 @@ def test_the_trace_of_a_run_with_copy_streams_is_accepted(eager, draft_tokens):
     (verdict,) = traces.verdicts()
     assert verdict.ok, str(verdict)
     assert verdict.accepted > 200
-    assert verdict.actions.keys() >= {"start_transfers", "write", "select", "copy_runs", "import_rows", "shutdown"}
+    assert verdict.actions.keys() >= {"start_transfers", "write", "select", "import_rows", "shutdown"}
 
 
 def test_a_pool_registered_in_chunks_is_copied_to_across_its_seams_and_released():
