@@ -123,7 +123,7 @@ def mirror(setting: Setting) -> Found:
     wrong += [] if said.ok else [str(said)]
     wrong += [str(part) for part in parts if not part.ok]
     in_tlc = sum(part.events for part in parts)
-    return Found(rows, "rows", wrong, f"{said.accepted:,} events replayed, {in_tlc:,} of them in TLC as well")
+    return Found(rows, "rows", wrong, f"{said.accepted:,} events replayed; {in_tlc:,} in {len(parts)} parts in TLC")
 
 
 @kind("programs", "random programs get the rows of a plain model; bad calls change nothing; faults are told")
