@@ -3,85 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from palimpsest.trace import Event
 
-from .literals import literal, set_of
 from .mirror_choice import Choice
 from .mirror_plans import Places, Plans, Record, numbered
+from .mirror_trace import MirrorTrace, rank_name
 from .selection import as_list
 
 EVENTS = ("even", "odd")
-
-
-@dataclass
-class MirrorTrace:
-    """A trace as TLC reads it, and the constants that it needs."""
-
-    module: ClassVar[str] = "MirrorReplay"
-
-    name: str
-    choice: Choice
-    observed: bool
-    plans: list[Record]
-    events: list[Record]
-    ranks: int
-    block_rows: int
-    eager: bool
-    num_device: int
-    #: the events of the code's trace, and how many of them touch what is replayed
-    of: int
-    touching: int
-
-    @property
-    def bounds(self) -> tuple[int, ...]:
-        """What traces of one run must share."""
-        return self.ranks, self.block_rows, self.eager
-
-    @property
-    def scope(self) -> str:
-        """What of the code's trace this is."""
-        if len(self.events) < self.touching:
-            return f"the first of {self.touching:,} of {self.choice}, of {self.of:,}"
-        return f"all of {self.choice}, of {self.of:,}"
-
-    def record(self) -> Record:
-        """What stands in the file."""
-        drafts = self.choice.draft is not None
-        return {
-            "name": self.name,
-            "observed": self.observed,
-            "drafts": drafts,
-            "plans": self.plans,
-            "events": self.events,
-        }
-
-    @staticmethod
-    def definitions(_: Sequence[MirrorTrace]) -> list[str]:
-        """What TraceFile defines besides the traces."""
-        return []
-
-    @staticmethod
-    def configuration(traces: Sequence[MirrorTrace]) -> tuple[dict[str, object], dict[str, str]]:
-        """Constants for all of `traces`, and definitions that stand for others."""
-        first = traces[0]
-        constants: dict[str, object] = {
-            "Ranks": set_of(literal(rank_name(rank)) for rank in range(first.ranks)),
-            "Writer": literal(rank_name(0)),
-            "HostBlocks": set_of(range(max(len(each.choice.blocks) for each in traces))),
-            "DevBlocks": set_of(range(max(1, *(each.num_device for each in traces)))),
-            "Offsets": set_of(range(first.block_rows)),
-            "Eager": str(first.eager).upper(),
-            "CanShutdown": "TRUE",
-        }
-        return constants, {"Schedules": "AllPlans"}
-
-
-def rank_name(rank: int) -> str:
-    """A rank in the specification."""
-    return "w" if rank == 0 else f"r{rank}"
 
 
 def translate(name: str, config: dict[str, Any], events: Sequence[Event], choice: Choice) -> MirrorTrace:
@@ -101,6 +32,13 @@ class _Translation:
         #: event and layer of rows that an earlier event hands on, as the specification has it
         self._told: set[tuple[int, int]] = set()
         self._later = self._handed_later()
+        self._transfers = {each["id"] for plan in self._plans.steps for each in (*plan["restores"], *plan["moves"])}
+        #: the specification imports the rows of a step at once: with the last event of it
+        self._last_import = {
+            step: event.seq
+            for step, event in numbered(events)
+            if event.action == "import_rows" and event.args["layer"] == choice.target
+        }
         self._selected: set[tuple[int, int]] = set()
         self._gathered: set[tuple[int, int]] = set()
 
@@ -159,8 +97,7 @@ class _Translation:
         return self._places.slots(groups[self._group][self._choice.state])
 
     def _ids(self, ids: Iterable[int]) -> list[int]:
-        known = {each["id"] for plan in self._plans.steps for each in (*plan["restores"], *plan["moves"])}
-        return [each for each in ids if each in known]
+        return [each for each in ids if each in self._transfers]
 
     def _blocks(self, blocks: Iterable[int]) -> list[int]:
         return [block for each in blocks if (block := self._places.host(each)) is not None]
@@ -182,17 +119,10 @@ class _Translation:
     # ---------------------------------------------------------------- between steps
 
     def _import_rows(self, step: int, event: Event) -> Record | None:
-        if event.args["layer"] != self._choice.target or event.seq != self._last_import(step):
+        if event.args["layer"] != self._choice.target or event.seq != self._last_import[step]:
             return None
         imported = [[block, offset] for block, offset, _, _ in self._plans.of(step)["imports"]]
         return {"slots": imported} if imported else None
-
-    def _last_import(self, step: int) -> int:
-        """The specification imports the rows of a step at once: with the last of them."""
-        return max(
-            event.seq for at, event in numbered(self._events)
-            if event.action == "import_rows" and at == step and event.args["layer"] == self._choice.target
-        )  # fmt: skip
 
     def _forget_state(self, _: int, event: Event) -> Record | None:
         return {"hot": self._hot(event.post["hot"])} if event.args["state"] == self._choice.state else None

@@ -11,7 +11,7 @@ from palimpsest.trace import Event
 from ..mirror_replay.schema import SYSTEM
 from . import mirror_translate
 from .mirror_choice import busiest, choices, used_blocks
-from .mirror_translate import MirrorTrace
+from .mirror_trace import MirrorTrace
 from .run import Replayable
 from .selection import busiest_pairs, steps_of, touched
 from .translate import TlcTrace, translate

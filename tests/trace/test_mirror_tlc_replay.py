@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from palimpsest import cli
-from palimpsest.trace import Event
+from palimpsest.runners.sparse import SparseRequest, SparseRunner, SparseSettings
+from palimpsest.trace import Event, MemorySink
 from palimpsest_model_check.replay.machine import load
 from palimpsest_model_check.tlc_replay import replay_in_tlc, replayable, windows
-from palimpsest_model_check.tlc_replay.mirror_translate import MirrorTrace
+from palimpsest_model_check.tlc_replay.mirror_trace import MirrorTrace
 from tests.trace.test_mirror_replay import record
 
 Trace = tuple[dict[str, Any], list[Event]]
@@ -40,12 +41,25 @@ def unseen(trace: Trace) -> Trace:
     return {**trace[0], "observed": False}, [event._replace(seq=number) for number, event in enumerate(events, 1)]
 
 
-def test_runs_of_one_rank_and_of_two_are_accepted_whole_seen_or_unseen(traces):
+def served() -> Trace:
+    """A run of the sparse runner: drafts rejected, requests preempted, spilled and restored."""
+    sink = MemorySink()
+    requests = [SparseRequest(f"r{n}", tuple(range(n, n + 17)), 16, preempted_at=(15 + n, 22, 29)) for n in range(4)]
+    SparseRunner(requests, SparseSettings(num_resident_blocks=6), trace=sink).run()
+    sink.close()
+    return sink.config, sink.events
+
+
+def test_runs_are_accepted_whole_or_by_host_blocks_of_one_rank_and_of_two_seen_or_unseen(traces):
     chosen = [part for kind in ("eager", "ranks") for part in parts(kind, traces[kind])]
     chosen += parts("unseen", unseen(traces["eager"]))
-    verdicts = replay_in_tlc(chosen)
+    blocks = parts("served", served())
+    assert len(blocks) == 4
+    assert not any(part.choice.whole for part in blocks)
+    assert {"select", "gather", "finish_drafts"} <= {event["action"] for part in blocks for event in part.events}
+    verdicts = replay_in_tlc([*chosen, *blocks])
     assert all(verdict.ok for verdict in verdicts), "\n".join(map(str, verdicts))
-    assert [verdict.events for verdict in verdicts] == [len(part.events) for part in chosen]
+    assert [verdict.events for verdict in verdicts] == [len(part.events) for part in (*chosen, *blocks)]
     assert {part.choice.target for part in chosen} == {0, 1}
     assert all(part.choice.draft == 2 and part.choice.whole for part in chosen)
     told = {event["action"] for part in chosen for event in part.events}
