@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 
@@ -39,6 +40,10 @@ class Function:
 
     def items(self) -> list[tuple[Value, Value]]:
         """The pairs, in the order of the keys."""
+        return list(self._sorted)
+
+    @cached_property
+    def _sorted(self) -> list[tuple[Value, Value]]:
         return sorted(self.pairs, key=lambda pair: _order(pair[0]))
 
     def as_dict(self) -> dict[Value, Value]:
@@ -58,6 +63,7 @@ _TOKEN = re.compile(r'\s*(?P<token>"(?:\\.|[^"\\])*"|-?\d+|[A-Za-z_]\w*|<<|>>|\|
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
+@lru_cache(maxsize=10_000)  # the states of a graph have most of their values in common
 def parse_value(text: str) -> Value:
     """The value that `text` says; a `Text` where it says something else."""
     try:

@@ -7,33 +7,41 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import CheckError
 from ..jvm import Toolchain
 from ..manifest import Manifest, Model
 from .compare import Comparison, compare
 from .dump import dump
-
-#: models of at most so many states are compared where none is named
-SMALL_STATES = 2000
-_SINGLE = "<- Single"
+from .systems import SYSTEMS, System, system_of
 
 
 def comparable(models: Sequence[Model]) -> list[Model]:
-    """Those of `models` that are small and have an in-process checker: the prefix cache, with blocks of one slot."""
-    return [each for each in models if _fits(each) and (each.states or SMALL_STATES + 1) <= SMALL_STATES]
+    """Those of `models` that are small and have an in-process checker with a graph like theirs."""
+    return [each for each in models if any(_small(each, system) for system in SYSTEMS)]
 
 
-def _fits(model: Model) -> bool:
-    return model.kind == "model" and model.constants.get("Blocks") == _SINGLE and model.specification == "RestSpec"
+def _small(model: Model, system: System) -> bool:
+    return system.fits(model) and model.states is not None and model.states <= system.small_states
+
+
+def smallest(models: Sequence[Model]) -> list[Model]:
+    """Of each system the smallest of `models`."""
+    small = sorted(comparable(models), key=lambda model: model.states or 0)
+    return [first for system in SYSTEMS for first in [each for each in small if system.fits(each)][:1]]
+
+
+def compared(model: Model, manifest: Manifest, tools: Toolchain) -> Comparison:
+    """What comes out for `model`. Raises `CheckError` for one whose graph is not compared."""
+    system = system_of(model)
+    return compare(model, dump(system.dumped(model), manifest, tools), system=system)
 
 
 def compare_all(models: Sequence[Model], manifest: Manifest, tools: Toolchain, console: Console) -> bool:
     """Compare each of `models` and show what came out; whether the two agree on all."""
-    if unfit := [model.name for model in models if not _fits(model)]:
-        raise CheckError(f"the in-process checker has no state graph for {', '.join(unfit)}: blocks of one slot only")
+    for model in models:
+        system_of(model)
     done = []
     for model in models:
-        done.append(compare(model, dump(model, manifest, tools)))
+        done.append(compared(model, manifest, tools))
         console.print(f"{model.name}: {'the same' if done[-1].same else 'DIFFERENT'}", markup=False, highlight=False)
     console.print(_table(done))
     for each in done:

@@ -38,6 +38,10 @@ Recycled == LET first == Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(1, 1, 0, 2, 0, 
 Replaced == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE), Row(1, 1, 0, 2, 0, TRUE)>>, <<>>),
                  [IdleStep EXCEPT !.restores = <<[id |-> 1, hb |-> 1, db |-> 0]>>] >> }
 
+\* A step restores a page and moves another one: where pages are moved, the copy may land before the page is restored.
+Crossed == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE)>>, <<>>),
+                [IdleStep EXCEPT !.restores = <<[id |-> 1, hb |-> 0, db |-> 1]>>, !.moves = <<Move(2, 0, 0, FALSE)>>] >> }
+
 \* A step without rows lies between a row and a copy of its block.
 Rested == { << Prefill(<<Row(0, 0, 0, 1, 0, TRUE)>>, <<>>), IdleStep, [IdleStep EXCEPT !.copies = << <<0, 1>> >>] >> }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -20,3 +21,8 @@ def literal(value: Any) -> str:
         case list() | tuple():
             return "<<" + ", ".join(map(literal, value)) + ">>"
     raise TypeError(f"no TLA+ value for {value!r}")
+
+
+def set_of(items: Iterable[object]) -> str:
+    """A set of what is written already."""
+    return "{" + ", ".join(map(str, items)) + "}"

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from ..errors import CheckError
 from ..jvm import LARGE, Toolchain, find_toolchain
@@ -16,7 +17,6 @@ from ..places import spec_folder
 from ..tlc import Run, run_tlc
 from ..values import Function, Value, format_value, parse_value
 from .literals import literal
-from .translate import TlcTrace
 
 HERE = Path(__file__).parent
 #: the class that reads traces, and its source
@@ -28,7 +28,39 @@ _FILE = """---- MODULE TraceFile ----
 {definitions}
 ====
 """
-_SWITCHES = ("CanLag", "CanStall", "CanAbort", "CanSkip", "CanDrop", "CanFail", "CanReset", "CanShutdown")
+
+
+class Replayable(Protocol):
+    """A trace as TLC reads it: of the prefix cache, or of the host mirror."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+
+    @property
+    def module(self) -> str:
+        """The specification of a replay, beside this file."""
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """What those of one run must share: the sizes that are constants of the specification."""
+
+    @property
+    def scope(self) -> str:
+        """What of the code's trace it is."""
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Its events."""
+
+    def record(self) -> dict[str, Any]:
+        """What stands in the file."""
+
+    def definitions(self, traces: Sequence[Any], /) -> list[str]:
+        """What TraceFile defines besides `traces`."""
+
+    def configuration(self, traces: Sequence[Any], /) -> tuple[dict[str, object], dict[str, str]]:
+        """Constants for all of `traces`, and definitions that stand for others."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +97,7 @@ class TlcVerdict:
 
 
 def replay_in_tlc(
-    traces: Sequence[TlcTrace], tools: Toolchain | None = None, class_path: tuple[Path, ...] = (CLASSES,)
+    traces: Sequence[Replayable], tools: Toolchain | None = None, class_path: tuple[Path, ...] = (CLASSES,)
 ) -> list[TlcVerdict]:
     """A verdict for each of `traces`, which have distinct names, in their order."""
     tools = tools or find_toolchain()
@@ -77,17 +109,16 @@ def replay_in_tlc(
     return [found[trace.name] for trace in traces]
 
 
-def _groups(traces: Sequence[TlcTrace]) -> Iterator[list[TlcTrace]]:
-    """The traces that one JVM can take: what they share are the sizes that are constants of the specification."""
-    groups: dict[tuple[int, ...], list[TlcTrace]] = {}
+def _groups(traces: Sequence[Replayable]) -> Iterator[list[Replayable]]:
+    """The traces that one JVM can take."""
+    groups: dict[tuple[str, tuple[int, ...]], list[Replayable]] = {}
     for trace in traces:
-        key = (trace.block_size, trace.num_blocks, trace.pages, trace.budget)
-        groups.setdefault(key, []).append(trace)
+        groups.setdefault((trace.module, trace.bounds), []).append(trace)
     yield from groups.values()
 
 
 def _replay(
-    traces: Sequence[TlcTrace], tools: Toolchain, class_path: tuple[Path, ...], explained: bool
+    traces: Sequence[Replayable], tools: Toolchain, class_path: tuple[Path, ...], explained: bool
 ) -> dict[str, TlcVerdict]:
     result = _run(traces, tools, class_path, explained)
     if class_path and result.kind in (Kind.ASSUMPTION, Kind.CRASH) and not result.said:
@@ -99,64 +130,48 @@ def _replay(
     return found
 
 
-def _run(traces: Sequence[TlcTrace], tools: Toolchain, class_path: tuple[Path, ...], explained: bool) -> Result:
+def _run(traces: Sequence[Replayable], tools: Toolchain, class_path: tuple[Path, ...], explained: bool) -> Result:
     with tempfile.TemporaryDirectory(prefix="palimpsest-replay-") as folder:
         return run_tlc(_prepare(traces, Path(folder), class_path, explained), tools)
 
 
-def _prepare(traces: Sequence[TlcTrace], room: Path, class_path: tuple[Path, ...], explained: bool) -> Run:
-    for module in (*spec_folder().glob("*.tla"), HERE / "TraceReplay.tla"):
+def _prepare(traces: Sequence[Replayable], room: Path, class_path: tuple[Path, ...], explained: bool) -> Run:
+    first = traces[0]
+    for module in (*spec_folder().glob("*.tla"), HERE / f"{first.module}.tla"):
         shutil.copy(module, room)
-    lines = [json.dumps(trace.record()) for trace in traces]
-    if class_path:
-        file = room / "traces.ndjson"
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        definitions = f"ReadTraces(file) == <<>>\nTraces == ReadTraces({literal(str(file))})"
-    else:
-        definitions = "Traces == " + literal([trace.record() for trace in traces])
-    definitions += f"\nBlockSize == {traces[0].block_size}"
-    (room / "TraceFile.tla").write_text(_FILE.format(definitions=definitions), encoding="utf-8")
-    config = room / "TraceReplay.cfg"
+    definitions = [_traces(traces, room, class_path), *first.definitions(traces)]
+    (room / "TraceFile.tla").write_text(_FILE.format(definitions="\n".join(definitions)), encoding="utf-8")
+    config = room / f"{first.module}.cfg"
     config.write_text(_configuration(traces, explained), encoding="utf-8")
     return Run(
-        room / "TraceReplay.tla", config, workers=2, heap=LARGE, deadlock=False, limit_s=LIMIT_S, class_path=class_path
+        room / f"{first.module}.tla",
+        config,
+        workers=2,
+        heap=LARGE,
+        deadlock=False,
+        limit_s=LIMIT_S,
+        class_path=class_path,
     )
 
 
-def _configuration(traces: Sequence[TlcTrace], explained: bool) -> str:
-    first = traces[0]
-    requests = sorted(set().union(*(trace.requests for trace in traces)))
-    immediate = sorted(set().union(*(trace.immediate for trace in traces)))
-    deferred = sorted(set().union(*(trace.deferred for trace in traces)))
-    constants = {
-        "Slots": _set(range(first.block_size * first.num_blocks)),
-        "Requests": _set(map(literal, requests)),
-        "Immediate": _set(map(literal, immediate)),
-        "Deferred": _set(map(literal, deferred)),
-        "Hidden": _set([literal("__hidden_states__")]),
-        "Pages": _set(range(1, first.pages + 1)),
-        "Budget": first.budget,
-        "Readers": '{"prefetch", "builder"}',
-        "Explained": str(explained).upper(),
-        **dict.fromkeys(_SWITCHES, "TRUE"),
-    }
-    lines = [
-        "SPECIFICATION TraceSpec",
-        "CONSTANTS",
-        "  Blocks <- TraceBlocks",
-        "  Schedules <- NoSchedule",
-        "  Overtaken <- OvertakenHere",
-        "  CanTake <- CanTakeHere",
-        "  Cost <- CostHere",
-    ]
-    return "\n".join([*lines, *(f"  {name} = {value}" for name, value in constants.items()), ""])
+def _traces(traces: Sequence[Replayable], room: Path, class_path: tuple[Path, ...]) -> str:
+    """The definition of `Traces`: read from a file by the class, literals without it."""
+    records = [trace.record() for trace in traces]
+    if not class_path:
+        return "Traces == " + literal(records)
+    file = room / "traces.ndjson"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return f"ReadTraces(file) == <<>>\nTraces == ReadTraces({literal(str(file))})"
 
 
-def _set(items: object) -> str:
-    return "{" + ", ".join(map(str, items)) + "}"  # type: ignore[call-overload]
+def _configuration(traces: Sequence[Replayable], explained: bool) -> str:
+    constants, stand_ins = traces[0].configuration(traces)
+    lines = ["SPECIFICATION TraceSpec", "CONSTANTS", *(f"  {name} <- {other}" for name, other in stand_ins.items())]
+    values = {**constants, "Explained": str(explained).upper()}
+    return "\n".join([*lines, *(f"  {name} = {value}" for name, value in values.items()), ""])
 
 
-def _verdicts(traces: Sequence[TlcTrace], result: Result) -> dict[str, TlcVerdict]:
+def _verdicts(traces: Sequence[Replayable], result: Result) -> dict[str, TlcVerdict]:
     by_name = {trace.name: trace for trace in traces}
     found: dict[str, TlcVerdict] = {}
     for line in result.said:
@@ -167,21 +182,13 @@ def _verdicts(traces: Sequence[TlcTrace], result: Result) -> dict[str, TlcVerdic
     return found
 
 
-def _verdict(trace: TlcTrace, said: tuple[Value, ...]) -> TlcVerdict:
+def _verdict(trace: Replayable, said: tuple[Value, ...]) -> TlcVerdict:
     if said[0] == "ACCEPT":
         assert said[2] == len(trace.events)
-        return TlcVerdict(trace.name, len(trace.events), _scope(trace))
+        return TlcVerdict(trace.name, len(trace.events), trace.scope)
     _, _, at, seq, action, why, state = said
     assert isinstance(at, int)
     assert isinstance(seq, int)
     assert isinstance(why, frozenset)
     reasons = tuple(sorted(map(str, why))) or ("nothing by itself, but not all together",)
-    return TlcVerdict(trace.name, at - 1, _scope(trace), seq, str(action), reasons, state)
-
-
-def _scope(trace: TlcTrace) -> str:
-    if trace.whole:
-        return f"the whole trace of {trace.of:,}"
-    if len(trace.events) < trace.touching:
-        return f"the first of {trace.touching:,} that touch them, of {trace.of:,}"
-    return f"all that touch them, of {trace.of:,}"
+    return TlcVerdict(trace.name, at - 1, trace.scope, seq, str(action), reasons, state)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from palimpsest.trace import Event
 
 from .drains import enter_before_records
+from .literals import literal, set_of
 from .selection import Step, as_list, shares
 from .wording import STATUS, Record, Words
+
+_SWITCHES = ("CanLag", "CanStall", "CanAbort", "CanSkip", "CanDrop", "CanFail", "CanReset", "CanShutdown")
+_STAND_INS = {
+    "Blocks": "TraceBlocks", "Schedules": "NoSchedule", "Overtaken": "OvertakenHere", "CanTake": "CanTakeHere",
+    "Cost": "CostHere",
+}  # fmt: skip
 
 
 @dataclass
 class TlcTrace:
     """A trace as TLC reads it, and the constants that it needs."""
+
+    module: ClassVar[str] = "TraceReplay"
 
     name: str
     whole: bool
@@ -34,9 +43,48 @@ class TlcTrace:
     of: int
     touching: int
 
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """What traces of one run must share."""
+        return self.block_size, self.num_blocks, self.pages, self.budget
+
+    @property
+    def scope(self) -> str:
+        """What of the code's trace this is."""
+        if self.whole:
+            return f"the whole trace of {self.of:,}"
+        if len(self.events) < self.touching:
+            return f"the first of {self.touching:,} that touch them, of {self.of:,}"
+        return f"all that touch them, of {self.of:,}"
+
     def record(self) -> Record:
         """What stands in the file."""
         return {"name": self.name, "whole": self.whole, "plans": self.plans, "events": self.events}
+
+    @staticmethod
+    def definitions(traces: Sequence[TlcTrace]) -> list[str]:
+        """What TraceFile defines besides the traces."""
+        return [f"BlockSize == {traces[0].block_size}"]
+
+    @staticmethod
+    def configuration(traces: Sequence[TlcTrace]) -> tuple[dict[str, object], dict[str, str]]:
+        """Constants for all of `traces`, and definitions that stand for others."""
+        first = traces[0]
+        named = {
+            "Requests": set().union(*(trace.requests for trace in traces)),
+            "Immediate": set().union(*(trace.immediate for trace in traces)),
+            "Deferred": set().union(*(trace.deferred for trace in traces)),
+        }
+        constants: dict[str, object] = {
+            "Slots": set_of(range(first.block_size * first.num_blocks)),
+            **{name: set_of(map(literal, sorted(values))) for name, values in named.items()},
+            "Hidden": set_of([literal("__hidden_states__")]),
+            "Pages": set_of(range(1, first.pages + 1)),
+            "Budget": first.budget,
+            "Readers": '{"prefetch", "builder"}',
+            **dict.fromkeys(_SWITCHES, "TRUE"),
+        }
+        return constants, _STAND_INS
 
 
 def translate(name: str, config: dict[str, Any], events: Sequence[Event], blocks: Collection[int] | None) -> TlcTrace:

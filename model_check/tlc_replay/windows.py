@@ -8,6 +8,11 @@ from typing import Any
 
 from palimpsest.trace import Event
 
+from ..mirror_replay.schema import SYSTEM
+from . import mirror_translate
+from .mirror_choice import busiest, choices, used_blocks
+from .mirror_trace import MirrorTrace
+from .run import Replayable
 from .selection import busiest_pairs, steps_of, touched
 from .translate import TlcTrace, translate
 
@@ -19,17 +24,36 @@ PAIRS = 4
 WINDOW = 5_000
 
 
-def windows(name: str, config: dict[str, Any], events: Sequence[Event]) -> list[TlcTrace]:
+def replayable(config: dict[str, Any], events: Sequence[Event]) -> bool:
+    """Whether TLC can take the trace: it begins at the beginning, and has the events of each rank that it speaks of."""
+    if config.get("system") != SYSTEM:
+        return "part" not in config
+    return {event.args["rank"] for event in events} == set(range(config["ranks"]))
+
+
+def windows(name: str, config: dict[str, Any], events: Sequence[Event]) -> list[Replayable]:
     """The trace itself, or its projections on busy blocks: all events that touch them, from the trace's start.
 
-    `events` must be a trace that the in-process checker accepts.
+    `events` must be a trace that the in-process checker accepts, and `replayable`.
     """
+    if config.get("system") == SYSTEM:
+        return list(_of_mirror(name, config, events))
+    return list(_of_cache(name, config, events))
+
+
+def _of_cache(name: str, config: dict[str, Any], events: Sequence[Event]) -> list[TlcTrace]:
     slots = len(touched(steps_of(events), config["block_size"])) * config["block_size"]
     if len(events) <= WHOLE_EVENTS and slots <= WHOLE_SLOTS:
         return [translate(name, config, events, None)]
     pairs = busiest_pairs(events, PAIRS)
-    return [_first(translate(f"{name}, blocks {' and '.join(map(str, pair))}", config, events, pair)) for pair in pairs]
+    parts = [translate(f"{name}, blocks {' and '.join(map(str, pair))}", config, events, pair) for pair in pairs]
+    return [replace(part, events=part.events[:WINDOW]) for part in parts]
 
 
-def _first(trace: TlcTrace) -> TlcTrace:
-    return replace(trace, events=trace.events[:WINDOW])
+def _of_mirror(name: str, config: dict[str, Any], events: Sequence[Event]) -> list[MirrorTrace]:
+    """Of each part one layer of the target and the hot rows of one request: as many parts as it takes to have all of
+    either, `PAIRS` at most."""
+    small = len(used_blocks(config, events)) * config["block_rows"] <= WHOLE_SLOTS and len(events) <= WHOLE_EVENTS
+    chosen = choices(config, events, [] if small else busiest(config, events, PAIRS), PAIRS)
+    parts = [mirror_translate.translate(f"{name}, {each}", config, events, each) for each in chosen]
+    return [replace(part, events=part.events[:WINDOW]) for part in parts]

@@ -106,18 +106,24 @@ def replay(setting: Setting) -> Found:
 
 @kind("mirror", "the sparse runner's rows on host and device are the ones that were computed, after every step")
 def mirror(setting: Setting) -> Found:
-    """Runs of the second system, with pages spilled and restored, drafts rejected and requests that fork."""
-    chance, rows, wrong = random.Random(setting.seed), 0, []
+    """Runs of the second system, with pages spilled and restored, and drafts rejected; of the first the trace."""
+    chance, rows, wrong, sink = random.Random(setting.seed), 0, [], MemorySink()
     with setting.console.status("runs of the sparse runner"):
         for number in range(2 if setting.quick else 12):
             requests = [
                 SparseRequest(f"r{at}", tuple(chance.randrange(97) for _ in range(8 + 5 * at)), 12) for at in range(4)
             ]
             settings = SparseSettings(eager=bool(number % 2), num_resident_blocks=6, seed=number)
-            report = SparseRunner(requests, settings).run()
+            report = SparseRunner(requests, settings, trace=None if number else sink).run()
             rows += report.verdict.host_rows + report.verdict.device_rows
             wrong += report.verdict.faults
-    return Found(rows, "rows", wrong)
+        sink.close()
+        said = replay_in_process("the run", sink.config, sink.events)
+        parts = replay_in_tlc(windows("the run", sink.config, sink.events)) if said.ok else []
+    wrong += [] if said.ok else [str(said)]
+    wrong += [str(part) for part in parts if not part.ok]
+    in_tlc = sum(part.events for part in parts)
+    return Found(rows, "rows", wrong, f"{said.accepted:,} events replayed; {in_tlc:,} in {len(parts)} parts in TLC")
 
 
 @kind("programs", "random programs get the rows of a plain model; bad calls change nothing; faults are told")

@@ -82,18 +82,17 @@ def mutants(setting: Setting) -> Found:
     return Found(len(chosen), "mutants", wrong, says, Detail(("mutant", "killed by", "says"), rows))
 
 
-@kind("graph", "TLC's reachable graph and the in-process checker agree on the small models, edge by edge")
+@kind("graph", "TLC's reachable graph and the in-process checkers agree on the small models, edge by edge")
 def graph(setting: Setting) -> Found:
-    """The smallest model, or all that can be compared."""
+    """The smallest model of each system, or all that can be compared."""
     try:
-        dump, compare, shown = (import_module(f"..graph.{name}", __package__) for name in ("dump", "compare", "report"))
+        shown = import_module("..graph.report", __package__)
     except ModuleNotFoundError as error:
         raise MissingError("this installation has no comparison of the two graphs") from error
     manifest = load_manifest()
-    models = sorted(shown.comparable(manifest.select(which="full")), key=lambda model: model.states or 0)
+    models = (shown.smallest if setting.quick else shown.comparable)(manifest.select(which="full"))
     with setting.console.status("the graphs of the small models"):
-        chosen = models[:1] if setting.quick else models
-        done = [compare.compare(model, dump.dump(model, manifest, find_toolchain())) for model in chosen]
+        done = [shown.compared(model, manifest, find_toolchain()) for model in models]
     wrong = [f"{each.model}: {says}" for each in done for says in each.differences]
     rows = tuple((each.model, f"{each.states:,}", f"{each.edges:,}") for each in done)
     says = f"{sum(each.states for each in done):,} states of {len(done)} models"

@@ -17,9 +17,9 @@ _DESCRIPTION = """\
 Takes each event of a trace (`palimpsest demo --trace-out FILE`) as an action of the specification: its guards
 must hold, and the post-state that the code logged must be the one that the rules give. The in-process checker
 takes the whole trace; what it accepts, TLC takes again on the specification itself: a small trace whole, of a
-large one the events that touch its busiest blocks. What a flight recorder wrote begins at a state in its header, and is
-taken in process only, and so are traces of the host mirror. Exits with 1 when an event is rejected and with 2 when a
-file can not be replayed."""
+large one the events that touch its busiest blocks; of a host mirror in each part one layer and one request's hot rows.
+In process only: what a flight recorder wrote, which begins at a state in its header, and what one of several processes
+wrote that share a mirror. Exits with 1 when an event is rejected and with 2 when a file can not be replayed."""
 
 Trace = tuple[str, dict[str, Any], Sequence[Event]]
 
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def judge(traces: Sequence[Trace], console: Console, *, tlc: bool) -> bool:
     """Show both verdicts on each trace; whether all are accepted. Raises `CheckError` where TLC cannot run."""
     from palimpsest_model_check.replay import machine
+    from palimpsest_model_check.tlc_replay import replayable
 
     verdicts = [machine.replay(*trace) for trace in traces]
     table = Table(title=f"{sum(each.ok for each in verdicts)} of {len(verdicts)} traces accepted in process")
@@ -64,9 +65,11 @@ def judge(traces: Sequence[Trace], console: Console, *, tlc: bool) -> bool:
         if not each.ok:
             show_rejection(console, each)
     accepted = [trace for trace, each in zip(traces, verdicts, strict=True) if each.ok]
-    whole = [trace for trace in accepted if "part" not in trace[1] and trace[1].get("system") is None]
+    whole = [trace for trace in accepted if replayable(*trace[1:])]
     if tlc and len(whole) < len(accepted):
-        console.print(f"{len(accepted) - len(whole)} traces of a flight recorder or of a host mirror: in process only")
+        console.print(
+            f"{len(accepted) - len(whole)} traces of a flight recorder or of one rank of several: in process only"
+        )
     in_tlc = _judge_in_tlc(whole, console) if tlc and whole else True
     return len(accepted) == len(traces) and in_tlc
 

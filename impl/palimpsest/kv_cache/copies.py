@@ -7,7 +7,9 @@ bytes under another shape. What is copied is bytes: the span that a cache's bloc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -41,7 +43,7 @@ def copy_kv_cache_blocks_inplace(
     """Copy blocks in every cache; a block that is a source and a destination is read before it is written.
 
     Bytes between and around the blocks stay as they are. On an accelerator the copies are queued on the
-    current stream. Takes room for the source blocks of one storage, once more.
+    current stream. Takes room for the source blocks of one storage, once more; on the host mostly for one block.
 
     Raises `AssertionError` when a cache's first dimension is not divisible by `num_blocks`, `ValueError` when a
     copy names a block that does not exist or two copies have one destination; nothing is changed then.
@@ -55,8 +57,9 @@ def copy_kv_cache_blocks_inplace(
             )
     sources, destinations = _distinct(kv_cache_block_copies, num_blocks)
     if sources:
+        plan = _Plan(sources, destinations)
         for part in _by_storage(caches, num_blocks):
-            _copy(part, sources, destinations)
+            _copy(part, plan)
 
 
 def _distinct(copies: Sequence[KVCacheBlockCopy], num_blocks: int) -> tuple[list[int], list[int]]:
@@ -71,30 +74,75 @@ def _distinct(copies: Sequence[KVCacheBlockCopy], num_blocks: int) -> tuple[list
     return [source for source, _ in moved], [destination for _, destination in moved]
 
 
-def _copy(part: _Part, sources: list[int], destinations: list[int]) -> None:
-    """Read the sources of all the views, then write: they may cover one another's bytes."""
-    device = part.views[0].device
-    if device.type == "cpu" and part.apart and set(sources).isdisjoint(destinations):
-        _copy_block_by_block(part.views, sources, destinations)
+class _Plan:
+    """Copies of blocks, and on demand an order in which each can be done by itself."""
+
+    def __init__(self, sources: list[int], destinations: list[int]) -> None:
+        self.sources, self.destinations = sources, destinations
+
+    @cached_property
+    def ordered(self) -> tuple[list[tuple[int, int]], list[list[int]]]:
+        """Source and destination of copies, in an order in which none overwrites what a later one reads; and the rings
+        that are left: blocks each of which becomes the next one, and the last the first."""
+        if set(self.sources).isdisjoint(self.destinations):
+            return list(zip(self.sources, self.destinations, strict=True)), []
+        source_of = dict(zip(self.destinations, self.sources, strict=True))
+        readers = Counter(self.sources)
+        free = [block for block in self.destinations if not readers[block]]
+        moves = []
+        while free:
+            block = free.pop()
+            source = source_of.pop(block)
+            moves.append((source, block))
+            readers[source] -= 1
+            if not readers[source] and source in source_of:
+                free.append(source)
+        return moves, _rings(source_of)
+
+
+def _rings(source_of: dict[int, int]) -> list[list[int]]:
+    """The rings that copies form of which each block is read by one and written by one. Empties `source_of`."""
+    rings = []
+    while source_of:
+        block, source = source_of.popitem()
+        ring = [block]
+        while source != block:
+            ring.append(source)
+            source = source_of.pop(source)
+        rings.append(ring)
+    return rings
+
+
+def _copy(part: _Part, plan: _Plan) -> None:
+    """Copy what one storage has. Views that cover one another's bytes are all read before one is written."""
+    if part.apart and part.views[0].is_cpu:
+        _copy_block_by_block(part.views, *plan.ordered)
         return
-    read, write = (torch.tensor(blocks).to(device, non_blocking=True) for blocks in (sources, destinations))
+    read, write = (
+        torch.tensor(blocks).to(part.views[0].device, non_blocking=True) for blocks in (plan.sources, plan.destinations)
+    )
     taken = [view.index_select(0, read) for view in part.views]
     for view, rows in zip(part.views, taken, strict=True):
         view.index_copy_(0, write, rows)
 
 
-def _copy_block_by_block(views: list[torch.Tensor], sources: list[int], destinations: list[int]) -> None:
-    """Copies on the host of which none reads what another one writes: the bytes move once instead of twice."""
+def _copy_block_by_block(views: list[torch.Tensor], moves: list[tuple[int, int]], rings: list[list[int]]) -> None:
+    """Copies on the host one after the other: the bytes move once instead of twice."""
     for view in views:
         array = _as_array(view)
-        for source, destination in zip(sources, destinations, strict=True):
+        for source, destination in moves:
             array[destination] = array[source]
+        for ring in rings:
+            first = array[ring[0]].copy()
+            for block, source in pairwise(ring):
+                array[block] = array[source]
+            array[ring[-1]] = first
 
 
 def _as_array(view: torch.Tensor) -> Array:
     """The very bytes of a view on the host, whose dtype NumPy may not have."""
-    words = view if view.dtype in _WORDS else view.view(_WORD_OF_SIZE[view.element_size()])
-    return words.detach().numpy()
+    words = view if view.dtype in _WORDS else view.detach().view(_WORD_OF_SIZE[view.element_size()])
+    return words.numpy()
 
 
 # ------------------------------------------------------------------ what bytes a cache's blocks cover
@@ -111,25 +159,39 @@ class _Part(NamedTuple):
 
 def _by_storage(caches: list[torch.Tensor], num_blocks: int) -> list[_Part]:
     """What is to be copied in each storage that the caches are views of."""
-    owners: dict[int, torch.Tensor] = {}
-    spans: dict[int, set[BlockSpan]] = {}
-    gapped: dict[int, list[torch.Tensor]] = {}
+    sharing: dict[int, list[torch.Tensor]] = {}
     for cache in caches:
-        if not cache.numel():
-            continue
-        where = cache.untyped_storage().data_ptr()
-        owners[where] = cache
-        span = _span(cache, num_blocks)
-        if span is None:
-            gapped.setdefault(where, []).append(cache.view(num_blocks, -1, *cache.shape[1:]))
+        if cache.numel():
+            sharing.setdefault(cache.untyped_storage().data_ptr(), []).append(cache)
+    return [_part(of_storage, num_blocks) for of_storage in sharing.values()]
+
+
+def _part(caches: list[torch.Tensor], num_blocks: int) -> _Part:
+    """What the caches of one storage have to copy."""
+    first = caches[0]
+    if len(caches) == 1 and first.is_contiguous():
+        return _Part([_in_words(first, num_blocks)], apart=True)
+    spans: set[BlockSpan] = set()
+    gapped = []
+    for cache in caches:
+        if (span := _span(cache, num_blocks)) is None:
+            gapped.append(cache.view(num_blocks, -1, *cache.shape[1:]))
         else:
-            spans.setdefault(where, set()).add(span)
-    parts: list[_Part] = []
-    for where, owner in owners.items():
-        merged = _merged(spans.get(where, ()))
-        views = [_view_of(owner, span, num_blocks) for span in merged] + gapped.get(where, [])
-        parts.append(_Part(views, len(views) == 1 or (where not in gapped and _apart(merged, num_blocks))))
-    return parts
+            spans.add(span)
+    merged = _merged(spans)
+    views = [_view_of(first, span, num_blocks) for span in merged] + gapped
+    return _Part(views, len(views) == 1 or (not gapped and _apart(merged, num_blocks)))
+
+
+def _in_words(cache: torch.Tensor, num_blocks: int) -> torch.Tensor:
+    """A line per block of a contiguous cache, in the widest words that fit. (What is so already is not viewed again: of
+    sixty layers that took longer than to copy a block.)"""
+    width = cache.element_size()
+    start, length = int(cache.storage_offset()) * width, cache.nbytes // num_blocks
+    word = next(word for word in _WORDS if not (start % word.itemsize or length % word.itemsize))
+    rows = cache.detach() if cache.requires_grad else cache
+    rows = rows if rows.dim() == 2 and rows.shape[0] == num_blocks else rows.view(num_blocks, -1)
+    return rows if rows.dtype == word else rows.view(word)
 
 
 def _span(cache: torch.Tensor, num_blocks: int) -> BlockSpan | None:
