@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,12 @@ def lines_at(table: IntArray, rows: IntArray) -> IntArray:
     return table.take(rows, axis=0)
 
 
+@cache
+def _line(width: int) -> np.dtype[Any]:
+    """A line as one item: it is written several times as fast that way as by its columns."""
+    return np.dtype((np.void, width * np.dtype(np.int64).itemsize))
+
+
 class KeyTable:
     """One key: what is known of it on each slot, and the version of the row that lies in the pool."""
 
@@ -33,15 +40,13 @@ class KeyTable:
         self.pool = np.zeros(num_slots, dtype=np.int64)
         #: the identity of the row that was claimed last, where rows are tagged
         self.tags: IntArray | None = None
-        self._line: np.dtype[Any] = np.dtype(np.int64)
 
     def note_tags(self, slots: IntArray, tags: IntArray) -> None:
         """Remember the identities of rows just claimed."""
         if self.tags is None:
             self.tags = np.zeros((self.version.size, tags.shape[1]), dtype=np.int64)
-            self._line = np.dtype((np.void, self.tags.shape[1] * self.tags.itemsize))
-        # a line as one item is written several times as fast as by its columns
-        self.tags.view(self._line)[slots, 0] = np.ascontiguousarray(tags).view(self._line)[:, 0]
+        line = _line(self.tags.shape[1])
+        self.tags.view(line)[slots, 0] = np.ascontiguousarray(tags).view(line)[:, 0]
 
 
 class KeyLanding(NamedTuple):
