@@ -90,6 +90,8 @@ def _python(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     module = arguments[0] == "-m"
     name, *rest = arguments[1:] if module else arguments
     monkeypatch.setattr(sys, "argv", [name, *rest])
+    if not module:
+        monkeypatch.syspath_prepend(Path(name).parent)
     monkeypatch.delitem(sys.modules, name, raising=False)  # it is run as a program, whoever imported it
     try:
         (runpy.run_module if module else runpy.run_path)(name, run_name="__main__")
