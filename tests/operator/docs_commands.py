@@ -152,6 +152,7 @@ LISTED: dict[str, Instead | Elsewhere] = {
     'gh pr comment "${{ github.event.pull_request.number }}" --edit-last --create-if-none '
     "--body-file comment.md": GITHUB,
     "pip install 'palimpsest-cache[metrics]'": Elsewhere(PIP, "pyproject.toml", "\nmetrics = ["),
+    "pip install 'palimpsest-cache[otel]'": Elsewhere(PIP, "pyproject.toml", "\notel = ["),
     "pip install 'palimpsest-cache[view]'": Elsewhere(PIP, "pyproject.toml", "\nview = ["),
     "pip install 'palimpsest-cache[mutants]'": Elsewhere(PIP, "pyproject.toml", "\nmutants = ["),
 }
