@@ -41,8 +41,8 @@ _BEGINS: dict[str, tuple[Callable[[Moment], Key], Says]] = {
     "publish": (
         lambda it: ("step", it.args["step"]),
         lambda args: {
-            **{"step": args["step"], "page": args["page"]},
-            **{"requests": len(args["requests"]), "tokens": sum(args["counts"])},
+            "step": args["step"], "page": args["page"],
+            "requests": len(args["requests"]), "tokens": sum(args["counts"]),
         },
     ),
     "claim_page_begin": (lambda it: ("page_wait", it.thread), lambda args: {"step": args["holder"][1]}),
