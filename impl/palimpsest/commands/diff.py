@@ -14,7 +14,10 @@ from palimpsest.commands.check import LOG_WIDTH
 _DESCRIPTION = """\
 Compares two commits by what they say of the protocol: the specification's actions (guards and updates), properties and
 other definitions, from its syntax trees; the life cycles' transitions; the code's registry of actions; the models. Then
-which evidence stands, which re-ran and which must re-run, and which mutants have another verdict.
+which evidence stands, which was recorded anew and which must run again, and which mutants have another verdict.
+
+It runs nothing: what ran is told from what the commits record, the numbers of states in the manifest and the kept
+verdicts on mutants. `palimpsest verify` runs the evidence.
 
 Comments and layout do not count. Exits with 0, whatever changed, and with 2 when the commits cannot be compared."""
 
