@@ -15,8 +15,8 @@ _SIGNS = {How.ADDED: "+", How.REMOVED: "-", How.CHANGED: "~"}
 _COLORS = {How.ADDED: "green", How.REMOVED: "red", How.CHANGED: "yellow"}
 _LONGEST, _MOST_LINES = 160, 12
 _NOTE = (
-    "Nothing was run here. A run that changed no record (a number of states in the manifest, a kept verdict on a mutant) "
-    "is not seen: CI's report says what ran on this commit."
+    "Nothing was run here. A run that changed no record (a number of states in the manifest, a kept verdict on a "
+    "mutant) is not seen: CI's report says what ran on this commit."
 )
 #: of a model that is new or gone, what it is for is enough
 _MODEL_LINES = 4
