@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from palimpsest.errors import StagingTimeoutError
+from palimpsest.prefix_cache import slow_waits
 from palimpsest.prefix_cache.copies import LandedEvent
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, KeyLayout
 from palimpsest.prefix_cache.slow_waits import SlowWaits
@@ -78,11 +79,23 @@ def test_a_save_that_waits_long_for_a_write_names_task_state_and_who_writes(scri
     assert "task 1 (join_next_step) has not reached done: state=HOST_READY, request 'a'; the committer runs" in message
 
 
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait of more than 10 ms is told: on a busy machine others may be before the one that is looked for."""
+    monkeypatch.setattr(slow_waits, "EVERY_S", 0.0)
+
+
+@pytest.mark.usefixtures("unlimited")
 def test_a_builder_that_waits_long_for_a_device_copy_says_which_and_who_holds_its_page(script, caplog, monkeypatch):
     s = script(slow_wait_s=0.01, staging_claim_timeout_s=BOUND_S)
     event, slow = LateEvent(), SlowWaits(0.01)
-    landed = LandedEvent(event, BOUND_S, slow=slow)
-    monkeypatch.setattr(s.cache._copies, "freeze_into", lambda *_: landed)
+    landed, copies = LandedEvent(event, BOUND_S, slow=slow), s.cache._copies.freeze_into
+
+    def freeze_into(*args):
+        copies(*args)
+        return landed
+
+    monkeypatch.setattr(s.cache._copies, "freeze_into", freeze_into)
     monkeypatch.setattr(s.cache._controller, "dispatch", lambda tasks: None)
     step_id = s.step({"a": prefill([0], 4)})
     with caplog.at_level(logging.WARNING, LOGGER), held_at(slow, "warn", after=True) as gate:
@@ -91,8 +104,8 @@ def test_a_builder_that_waits_long_for_a_device_copy_says_which_and_who_holds_it
         event.landed = True
         gate.open()
         outputs.result()
-    (message,) = warnings(caplog)
-    assert "0.01 s: builder waits for the copies of step 1 to page 0, held by step 1, task 1; it raises" in message
+    says = "0.01 s: builder waits for the copies of step 1 to page 0, held by step 1, task 1; it raises"
+    assert any(says in message for message in warnings(caplog))
 
 
 class LateEvent:
@@ -104,6 +117,7 @@ class LateEvent:
         return self.landed
 
 
+@pytest.mark.usefixtures("unlimited")
 def test_a_builder_that_waits_long_for_a_prefetch_names_the_read_and_who_has_it(script, caplog):
     s = script(eager=False, slow_wait_s=0.01)
     s.run({"a": prefill([0], 4)})
@@ -117,11 +131,11 @@ def test_a_builder_that_waits_long_for_a_prefetch_names_the_read_and_who_has_it(
             warned.open()
             gate.open()
             outputs.result()
-    (message,) = warnings(caplog)
     says = "waits for read 1 (key '__hidden_states__' of request 'b'); the prefetch thread copies it; it raises"
-    assert f"step {step_id} {says}" in message
+    assert any(f"step {step_id} {says}" in message for message in warnings(caplog))
 
 
+@pytest.mark.usefixtures("unlimited")
 def test_a_shutdown_that_waits_long_names_the_thread_and_what_it_writes(script, caplog):
     s = script(eager=False, slow_wait_s=0.01)
     controller = s.cache._controller
@@ -134,8 +148,8 @@ def test_a_shutdown_that_waits_long_names_the_thread_and_what_it_writes(script, 
             warned.open()
             write.open()
             end.result()
-    (message,) = warnings(caplog)
-    assert "shutdown waits for the committer: task 1 (join_next_step) of request 'a', state=HOST_READY" in message
+    says = "shutdown waits for the committer: task 1 (join_next_step) of request 'a', state=HOST_READY"
+    assert any(says in message for message in warnings(caplog))
 
 
 def test_a_result_that_comes_while_the_bound_runs_out_is_taken():
