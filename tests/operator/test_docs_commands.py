@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from palimpsest import cli
 from palimpsest.trace import NdjsonSink
@@ -76,6 +77,7 @@ def execute(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
         monkeypatch.setenv(name, value)
     program, *arguments = words(line)
     with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())  # a benchmark sets its own
         if ">" in arguments:
             out = stack.enter_context(Path(arguments[-1]).open("w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(out))
