@@ -1,6 +1,6 @@
-"""Writes the parts of the docs that are made from the code: `python docs/generate.py`, with `--check` to only compare.
+"""Writes what of the docs is made from the code: `python docs/generate.py`, with `--check` to only compare.
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+A part of a page stands between `<!-- generated: NAME -->` and `<!-- end -->`; pictures are files.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pictures
+
 from palimpsest.metrics import declarations, mirror
 from palimpsest.prefix_cache import settings
 
 DOCS = Path(__file__).parent
 
 PARTS: dict[str, Callable[[], str]] = {
+    "life cycles": pictures.lifecycles,
     "metrics": declarations.as_table,
     "mirror metrics": mirror.as_table,
     "settings": settings.as_table,
@@ -30,20 +33,21 @@ def rendered(text: str) -> str:
 
 
 def stale() -> dict[Path, str]:
-    """The pages that are not what the code says, and what they should be."""
-    pages = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
-    fresh = {page: rendered(text) for page, text in pages.items()}
-    return {page: text for page, text in fresh.items() if text != pages[page]}
+    """The pages and pictures that are not what the code says, and what they should be."""
+    fresh = {page: rendered(page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))}
+    fresh |= {DOCS / "pictures" / name: text for name, text in pictures.pictures().items()}
+    return {file: text for file, text in fresh.items() if not file.exists() or file.read_text(encoding="utf-8") != text}
 
 
 def main() -> int:
-    """Write the stale pages, or with `--check` only name them; 1 when one is stale then."""
-    pages = stale()
-    for page, text in pages.items():
-        print(page.relative_to(DOCS.parent))
+    """Write what is stale, or with `--check` only name it; 1 when something is stale then."""
+    files = stale()
+    for file, text in files.items():
+        print(file.relative_to(DOCS.parent))
         if "--check" not in sys.argv:
-            page.write_text(text, encoding="utf-8")
-    return 1 if pages and "--check" in sys.argv else 0
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    return 1 if files and "--check" in sys.argv else 0
 
 
 if __name__ == "__main__":

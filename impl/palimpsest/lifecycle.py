@@ -1,7 +1,7 @@
 """The life cycles of the protocol, each declared once, and the tables compiled from the declarations.
 
 A `Lifecycle` is data. `transitions.Machine` made from it is the slow oracle, a `CompiledLifecycle` is what
-the hot path looks up, `tla_table` is what the specification compares with, and `mermaid` is the diagram.
+the hot path looks up, and `tla_table` is what the specification compares with. `docs/pictures.py` draws the diagrams.
 """
 
 from __future__ import annotations
@@ -227,18 +227,6 @@ def tla_table(machine: Machine, name: str = "Legal") -> str:
     """TLA+ text that defines `name` as the set of legal triples <<trigger, source, destination>>."""
     rows = [f'<<"{trigger}", "{source}", "{dest}">>' for trigger, source, dest in triples(machine)]
     return f"{name} ==\n    {{ " + ",\n      ".join(rows) + " }\n"
-
-
-def mermaid(machine: Machine) -> str:
-    """A mermaid state diagram of `machine`; triggers between the same two states share an arrow."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for trigger, source, dest in triples(machine):
-        arrows.setdefault((source, dest), []).append(trigger)
-    lines = ["stateDiagram-v2", f"    [*] --> {machine.initial}"]
-    lines += [f"    {source} --> {dest}: {' / '.join(names)}" for (source, dest), names in arrows.items()]
-    left = {source for source, _ in arrows}
-    lines += [f"    {state} --> [*]" for state in machine.states if state not in left]
-    return "\n".join(lines) + "\n"
 
 
 def _allowed(rows: Mapping[str, bytes], size: int) -> tuple[tuple[bool, ...], ...]:

@@ -32,16 +32,16 @@ class Change:
 
 
 class Standing(enum.StrEnum):
-    """Where a kind of evidence stands after the change."""
+    """Where a kind of evidence stands after the change, by what the commits themselves record of it."""
 
     KEPT = "kept"
-    RAN = "re-ran"
-    DUE = "must re-run"
+    RECORDED = "recorded anew"
+    DUE = "must run again"
 
 
 @dataclass(frozen=True)
 class Standings:
-    """One kind of evidence: how much of it stands how, and the names of what must re-run."""
+    """One kind of evidence: how much of it stands how, and the names of what must run again."""
 
     evidence: str
     counts: Mapping[str, int]
@@ -103,10 +103,12 @@ def _without(lines: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _models(before: Protocol, after: Protocol) -> Standings:
-    """A model whose content changed must run again; one whose expected states changed with it did."""
+    """A model whose content changed must run again, unless the number of its states was recorded anew with it."""
     standing = {name: _model(name, before, after) for name in after.keys}
     due = tuple(name for name, how in standing.items() if how is Standing.DUE)
-    says = "re-ran: the states that the manifest expects changed along" if Standing.RAN in standing.values() else ""
+    says = (
+        "recorded anew: the manifest expects another number of states" if Standing.RECORDED in standing.values() else ""
+    )
     return Standings("model checking", _counted(standing.values()), due, says)
 
 
@@ -115,7 +117,7 @@ def _model(name: str, before: Protocol, after: Protocol) -> Standing:
         return Standing.KEPT
     was, now = before.models.get(name), after.models[name]
     recorded = now.states is not None and (was is None or was.states != now.states)
-    return Standing.RAN if recorded else Standing.DUE
+    return Standing.RECORDED if recorded else Standing.DUE
 
 
 def _mutants(before: Protocol, after: Protocol) -> Standings:
@@ -125,18 +127,24 @@ def _mutants(before: Protocol, after: Protocol) -> Standings:
         was = before.mutants.get(name)
         moved = record.model is not None and before.keys.get(record.model) != after.keys.get(record.model)
         if was is None or was.key != record.key:
-            standing[name] = Standing.RAN
+            standing[name] = Standing.RECORDED
         else:
             standing[name] = Standing.DUE if moved else Standing.KEPT
+    says = "recorded anew: the kept verdict is of another content" if Standing.RECORDED in standing.values() else ""
     due = tuple(name for name, how in standing.items() if how is Standing.DUE)
-    return Standings("mutants of the specification", _counted(standing.values()), due)
+    return Standings("mutants of the specification", _counted(standing.values()), due, says)
 
 
 #: evidence about the code, and the folders that it rests on
+_CACHE, _MIRROR = ("impl/palimpsest/prefix_cache/", "impl/palimpsest/sync.py"), ("impl/palimpsest/host_mirror/",)
 _RESTS_ON = {
-    "schedules (explore)": ("impl/palimpsest/prefix_cache/", "impl/palimpsest/sync.py", "model_check/explore/"),
+    "schedules (explore)": (*_CACHE, *_MIRROR, "model_check/explore/"),
+    "mutants of the code": (*_CACHE, *_MIRROR, "model_check/explore/", "model_check/mutants/code"),
+    "steps of the specification (drive)": (*_CACHE, "spec/", "model_check/drive/"),
     "replay of traces": ("impl/palimpsest/", "model_check/replay/"),
     "replay of traces in TLC": ("impl/palimpsest/", "spec/", "model_check/tlc_replay/"),
+    "the host mirror": (*_MIRROR, "impl/palimpsest/kv_cache/", "model_check/mirror_replay/"),
+    "random programs, soak": (*_CACHE, "model_check/programs/"),
     "tests": ("impl/", "tests/", "model_check/", "spec/"),
 }
 

@@ -14,6 +14,10 @@ from .changes import Change, Difference, How, Standings, Turned
 _SIGNS = {How.ADDED: "+", How.REMOVED: "-", How.CHANGED: "~"}
 _COLORS = {How.ADDED: "green", How.REMOVED: "red", How.CHANGED: "yellow"}
 _LONGEST, _MOST_LINES = 160, 12
+_NOTE = (
+    "Nothing was run here. A run that changed no record (a number of states in the manifest, a kept verdict on a "
+    "mutant) is not seen: CI's report says what ran on this commit."
+)
 #: of a model that is new or gone, what it is for is enough
 _MODEL_LINES = 4
 
@@ -36,8 +40,8 @@ def print_difference(difference: Difference, console: Console) -> None:
     console.print(f"{difference.base[:12]}..{difference.head[:12]}: {summary(difference)}", highlight=False)
     if difference.changes:
         console.print(_change_table(difference.changes))
-    table = Table(title="evidence")
-    for name in ("evidence", "stands", "what must re-run"):
+    table = Table(title="evidence, by what the commits record", caption=_NOTE, caption_justify="left")
+    for name in ("evidence", "stands", "what must run again"):
         table.add_column(name, overflow="fold")
     for each in difference.evidence:
         table.add_row(each.evidence, _stands(each), escape(_due(each)))
@@ -100,9 +104,10 @@ def _markdown(difference: Difference) -> Iterator[str]:
         yield ""
         yield f"<details><summary>{_SIGNS[change.how]} {change.kind} <code>{change.name}</code> {change.how}</summary>"
         yield from ("", "```diff", *_lines(change), "```", "</details>")
-    yield from ("", "| evidence | stands | what must re-run |", "| --- | --- | --- |")
+    yield from ("", "| evidence | stands | what must run again |", "| --- | --- | --- |")
     for each in difference.evidence:
         yield f"| {each.evidence} | {_stands(each)} | {_due(each)} |"
+    yield from ("", _NOTE)
     if difference.mutants:
         yield from ("", "| mutant | was | is |", "| --- | --- | --- |")
         for turned in difference.mutants:

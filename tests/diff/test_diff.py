@@ -75,9 +75,9 @@ def test_a_guard_that_is_dropped_is_told_with_what_must_run_again(repository, di
     assert MODEL in models["due"]
     assert models["counts"]["kept"] > 0, "the host mirror's models do not have this action"
     assert not any(name.startswith("mirror") for name in models["due"])
-    assert evidence(difference, "mutants of the specification")["counts"]["must re-run"] > 0
+    assert evidence(difference, "mutants of the specification")["counts"]["must run again"] > 0
     assert evidence(difference, "schedules (explore)")["counts"] == {"kept": 1}
-    assert evidence(difference, "replay of traces in TLC")["counts"] == {"must re-run": 1}
+    assert evidence(difference, "replay of traces in TLC")["counts"] == {"must run again": 1}
     assert "SlotOwnership.Publish" in capsys.readouterr().out
     assert "- guard CanLag \\/ Landed(eng.page)" in (tmp_path / "diff.md").read_text()
 
@@ -120,7 +120,7 @@ def test_a_model_whose_states_were_recorded_anew_has_run(repository, diff):
     assert f"states {states + 1}" in of_kind(difference, "model")[MODEL]["new"]
     models = evidence(difference, "model checking")
     assert MODEL not in models["due"]
-    assert models["counts"]["re-ran"] >= 1
+    assert models["counts"]["recorded anew"] >= 1
 
 
 def test_mutants_with_another_verdict_are_told(repository, diff):

@@ -19,14 +19,12 @@ from palimpsest.lifecycle import (
     COMPILED,
     ILLEGAL,
     LIFECYCLES,
-    SLOT_ROW,
     WRITE_TASK,
     CompiledLifecycle,
     InexpressibleError,
     Lifecycle,
     TaskState,
     advance,
-    mermaid,
     tla_table,
     triples,
 )
@@ -192,14 +190,6 @@ def test_tla_table_lists_the_legal_triples():
     assert text.startswith("TaskLegal ==\n")
     assert '<<"queue", "PENDING", "QUEUED">>' in text
     assert text.count("<<") == sum(1 for _ in triples(WRITE_TASK.machine())) == 8
-
-
-def test_mermaid_draws_initial_final_and_shared_arrows():
-    text = mermaid(WRITE_TASK.machine())
-    assert text.splitlines()[:2] == ["stateDiagram-v2", "    [*] --> PENDING"]
-    assert "    COPYING --> FAILED: fail" in text
-    assert text.endswith("    WRITTEN --> [*]\n    FAILED --> [*]\n")
-    assert "    COMMITTED --> ABSENT: retenant / reset" in mermaid(SLOT_ROW.machine())
 
 
 def test_import_brings_in_neither_graphs_nor_torch():

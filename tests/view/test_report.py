@@ -98,6 +98,9 @@ def test_the_page_shows_verdict_evidence_properties_and_the_counterexample(
     assert "<late>" in text("#models table"), "the table of what fails is open, and text is text"
     assert "mutant-late-plan" in text("#properties")
     assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.run(
+        "return [...document.querySelectorAll('.wide')].every(each => each.scrollWidth <= each.clientWidth)"
+    )
     driver.switch_to.frame(driver.find_element(By.CSS_SELECTOR, "iframe"))
     try:
         drawn = "const done = arguments[0]; (function wait() {window.palimpsest ? done(true) : setTimeout(wait, 20)})()"

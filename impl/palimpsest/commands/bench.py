@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palimpsest.commands._common import command_parser, make_console, positive
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,24 +25,17 @@ a, f: decode of 64 and 512 requests; b: prefill; c, C: hits, without and with a 
 and their write at the end; e: blocks reused under pending reads. On an accelerator: decode64, decode256, prefill8192
 and hits, each a step with the cache beside the same step without it."""
 
-LOG_WIDTH = 140
-
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` and its options."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure the cache beside the copies alone",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="which ones; all of the device if none is")
+    parser = command_parser(subparsers, "bench", "measure the cache beside the copies alone", _DESCRIPTION)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="a workload; else all of the device")
     parser.add_argument("--device", default="cpu", help="where the live buffers are (cpu)")
-    parser.add_argument("--repeats", type=_positive, default=5, metavar="N", help="of each workload (5)")
-    parser.add_argument("--threads", type=_positive, default=2, metavar="N", help="of torch, on the CPU (2)")
+    parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="repeats of each workload (5)")
+    parser.add_argument("--threads", type=positive, default=2, metavar="N", help="threads of torch, on the CPU (2)")
     parser.add_argument("--quick", action="store_true", help="small sizes, which show that it works and no speed")
-    parser.add_argument("--growth", action="store_true", help="how a decode step grows, besides")
-    parser.add_argument("--tracing", action="store_true", help="what tracing adds to a decode step, besides")
+    parser.add_argument("--growth", action="store_true", help="measure how a decode step grows, too")
+    parser.add_argument("--tracing", action="store_true", help="measure what tracing adds to a decode step, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the run")
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--compare", type=Path, nargs=2, metavar="FILE", help="show two saved runs side by side")
@@ -48,19 +43,12 @@ def add_parser(subparsers: Any) -> None:
     other.add_argument("--docs", type=Path, metavar="FILE", help="put the runs saved in measured/ beside FILE into it")
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
     """Measure, compare, or write the docs; 0, or 1 for a wrong row, or 2 when that cannot be done."""
-    from rich.console import Console
 
     from palimpsest.bench.revisions import RevisionError
 
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = make_console()
     try:
         if args.compare:
             return _compare(args.compare, console)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from palimpsest.commands._common import command_parser, make_console, positive, terminable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,21 +26,16 @@ named. Each counterexample is saved as JSON; it is shown where it is a surprise 
 Exits with 1 on any surprise, and with 2 where nothing can be checked. PALIMPSEST_JAVA and TLA2TOOLS_JAR name
 another Java and another TLC than the installed ones."""
 
-#: of the tables where no terminal has a width
-LOG_WIDTH = 140
-
 
 def add_parser(subparsers: Any) -> None:
     """Add `check` and its options."""
-    parser = subparsers.add_parser(
-        "check",
-        help="model-check the specification",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "check", "model-check the specification", _DESCRIPTION)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="a model of the manifest; else a whole set")
     parser.add_argument(
-        "--set", choices=("quick", "full", "deep"), default="quick", help="each has those of the ones before it (quick)"
+        "--set",
+        choices=("quick", "full", "deep"),
+        default="quick",
+        help="which models; each set has those of the ones before it (quick)",
     )
     parser.add_argument("--jobs", type=positive, metavar="N", help="models at a time, workers of a large one (cores)")
     parser.add_argument(
@@ -51,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
         "--simulate", type=positive, metavar="N", help="N random behaviors of each model instead of all"
     )
     parser.add_argument("--depth", type=positive, default=200, metavar="N", help="steps of a random behavior (200)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random behaviors (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random behaviors (0)")
     parser.add_argument(
         "--distributed",
         action="store_true",
@@ -60,26 +54,25 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--host", metavar="NAME", help="what workers on other machines know this one by")
     parser.add_argument("--port", type=positive, metavar="N", help="where the server listens (one that is free)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes as JSON")
-    parser.add_argument("--out", type=Path, default=Path("counterexamples"), metavar="DIR", help="(counterexamples)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("counterexamples"),
+        metavar="DIR",
+        help="folder of what is found (counterexamples)",
+    )
     parser.add_argument("--list", action="store_true", help="show the models and what each is for")
     parser.add_argument("--manifest", type=Path, metavar="FILE", help="another manifest than the installed one")
     parser.add_argument("--spec", type=Path, metavar="DIR", help="the folder of the specification's modules")
 
 
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
     """Check the models, show the table; 0 when all is as expected, 1 when not, 2 when nothing can be."""
-    from rich.console import Console
 
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.manifest import load_manifest
 
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = make_console()
     try:
         manifest = load_manifest(args.manifest, args.spec) if args.manifest else load_manifest(spec=args.spec)
         with terminable():
@@ -91,19 +84,6 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("palimpsest check: interrupted", file=sys.stderr)
         return 130
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Inside, SIGTERM is an interrupt like that of a keyboard, so that no JVM outlives the command."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _list(args: argparse.Namespace, manifest: Manifest, console: Console) -> int:

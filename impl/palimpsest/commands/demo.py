@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
+from palimpsest.commands._common import command_parser, count, make_console, positive
 from palimpsest.runners.reference import ReferenceRunner, Report, Request, RunnerSettings, mooncake, workload
 from palimpsest.runners.reference.display import ServingProgress, report_table
 from palimpsest.runners.reference.events import event_tag
@@ -34,35 +34,26 @@ saved, so that reads are pending while their blocks are reused."""
 
 def add_parser(subparsers: Any) -> None:
     """Add `demo` and its options."""
-    parser = subparsers.add_parser(
-        "demo",
-        help="serve requests through the cache and check every row",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "demo", "serve requests through the cache and check every row", _DESCRIPTION)
     parser.add_argument("--trace", type=Path, metavar="FILE", help="a request trace in Mooncake's format")
-    parser.add_argument("--requests", type=_positive, metavar="N", help="serve the first N requests")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and the built-in workload (0)")
-    parser.add_argument("--blocks", type=_positive, metavar="N", help="KV blocks of 8 tokens")
-    parser.add_argument("--samples-every", type=_count, default=8, metavar="N", help="0: one sample each")
-    parser.add_argument("--leaves-every", type=_count, default=10, metavar="N", help="0: no client leaves")
-    parser.add_argument("--held", type=int, choices=range(5), default=3, help="of 4 steps with hits (3)")
-    parser.add_argument("--dtype", choices=_DTYPES, default=_DTYPES[0], help="of the saved rows")
+    parser.add_argument("--requests", type=positive, metavar="N", help="serve the first N requests")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the weights and the built-in workload (0)"
+    )
+    parser.add_argument("--blocks", type=positive, metavar="N", help="KV blocks of 8 tokens")
+    parser.add_argument(
+        "--samples-every", type=count, default=8, metavar="N", help="each Nth request asks for two samples (8; 0: none)"
+    )
+    parser.add_argument(
+        "--leaves-every", type=count, default=10, metavar="N", help="each Nth client leaves twice (10; 0: none)"
+    )
+    parser.add_argument(
+        "--held", type=int, choices=range(5), default=3, help="hold the prefetch in so many of 4 steps with hits (3)"
+    )
+    parser.add_argument("--dtype", choices=_DTYPES, default=_DTYPES[0], help="type of the saved rows (float32)")
     parser.add_argument("--device", default="cpu", help="where the model runs (cpu)")
     parser.add_argument("--trace-out", type=Path, metavar="FILE", help="write the protocol's events as NDJSON")
     parser.add_argument("--no-tlc", dest="tlc", action="store_false", help="replay the run's trace in process only")
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return number
-
-
-def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.trace_out is not None:
         args.trace_out.write_text("".join(sink.lines()), encoding="utf-8")
     try:
-        accepted = judge([("this run", sink.config, sink.events)], Console(), tlc=args.tlc)
+        accepted = judge([("this run", sink.config, sink.events)], make_console(), tlc=args.tlc)
     except CheckError as error:
         print(f"palimpsest demo: {error}", file=sys.stderr)
         return 2
@@ -119,7 +110,7 @@ def make_settings(args: argparse.Namespace, requests: list[Request]) -> RunnerSe
 
 
 def _serve(requests: list[Request], settings: RunnerSettings, sink: MemorySink) -> Report:
-    console = Console()
+    console = make_console()
     try:
         with ServingProgress(console, len(requests)) as progress:
             report = ReferenceRunner(requests, settings, trace=sink, on_step=progress.show).run()

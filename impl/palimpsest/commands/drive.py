@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .check import LOG_WIDTH, positive
+from palimpsest.commands._common import command_parser, make_console, positive
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +26,7 @@ driven."""
 
 def add_parser(subparsers: Any) -> None:
     """Add `drive` and its options."""
-    parser = subparsers.add_parser(
-        "drive",
-        help="take the specification's steps with the real threads",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "drive", "take the specification's steps with the real threads", _DESCRIPTION)
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help="small models of the manifest; else a choice of them"
     )
@@ -40,12 +35,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Drive the models, show the tables; 0 when no state differs, 1 when one does, 2 when nothing can be driven."""
-    from rich.console import Console
 
     from palimpsest_model_check.drive.models import drivable
     from palimpsest_model_check.errors import CheckError
 
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = make_console()
     try:
         return _drive(args, drivable(args.models), console)
     except CheckError as error:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from palimpsest.commands._common import command_parser, count, make_console, positive
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,47 +26,36 @@ another thread); states that were seen before are not gone on from. PCT draws ra
 A finding is shown as a table of threads and saved. Exits with 1 when something is found, and with 2 when nothing can
 be explored."""
 
-#: of the tables where no terminal has a width
-_LOG_WIDTH = 140
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `explore` and its options."""
-    parser = subparsers.add_parser(
-        "explore",
-        help="run the real threads in every order within a bound",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="else all of them")
-    parser.add_argument("--strategy", choices=("dfs", "pct"), default="dfs", help="(dfs)")
-    parser.add_argument("--bound", type=_count, default=1, metavar="N", help="dfs: preemptions in a schedule (1)")
+    parser = command_parser(subparsers, "explore", "run the real threads in every order within a bound", _DESCRIPTION)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a scenario; else all")
     parser.add_argument(
-        "--schedules", type=_count, metavar="N", help="at most N of each scenario (dfs: all, pct: 1000)"
+        "--strategy", choices=("dfs", "pct"), default="dfs", help="depth first, or random priorities (dfs)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="pct: of the priorities (0)")
-    parser.add_argument("--jobs", type=_count, default=0, metavar="N", help="scenarios at a time (cores)")
-    parser.add_argument("--out", type=Path, default=Path("schedules"), metavar="DIR", help="of findings (schedules)")
+    parser.add_argument("--bound", type=count, default=1, metavar="N", help="dfs: preemptions in a schedule (1)")
+    parser.add_argument(
+        "--schedules", type=positive, metavar="N", help="at most N of each scenario (dfs: all, pct: 1000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="pct: seed of the priorities (0)")
+    parser.add_argument("--jobs", type=positive, metavar="N", help="scenarios at a time (cores)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("schedules"), metavar="DIR", help="folder of what is found (schedules)"
+    )
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run a saved schedule again and show it")
     parser.add_argument("--pytest", type=Path, metavar="FILE", help="write the first finding's schedule as a test")
     parser.add_argument("--list", action="store_true", help="show the scenarios and what each is for")
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
     """Explore the scenarios, show the table; 0 when nothing is found, 1 when something is, 2 when nothing can be."""
-    from rich.console import Console
 
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.explore import report
     from palimpsest_model_check.explore.scenarios import SCENARIOS
 
-    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
+    console = make_console()
     try:
         if args.replay:
             return _replay(args, console)

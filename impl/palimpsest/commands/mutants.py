@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .check import LOG_WIDTH, positive, terminable
+from palimpsest.commands._common import command_parser, make_console, positive, terminable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,17 +27,14 @@ Exits with 1 on an unexplained survivor, and with 2 where nothing can be checked
 
 def add_parser(subparsers: Any) -> None:
     """Add `mutants` and its options."""
-    parser = subparsers.add_parser(
-        "mutants",
-        help="check that each mistake in the specification is caught",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_parser(
+        subparsers, "mutants", "check that each mistake in the specification is caught", _DESCRIPTION
     )
     parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="run those with this in their names")
     parser.add_argument("--code", action="store_true", help="mutants of the code instead of the specification")
     parser.add_argument("--all", action="store_true", help="run all, whatever changed")
     parser.add_argument("--sample", type=_part, default=0.0, metavar="PART", help="run a random part besides, as 0.1")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random part (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random part (0)")
     parser.add_argument("--jobs", type=positive, metavar="N", help="JVMs at a time (cores)")
     parser.add_argument("--list", action="store_true", help="show the mutants and what is known of each")
     parser.add_argument("--manifest", type=Path, metavar="FILE", help="another manifest than the installed one")
@@ -57,13 +54,12 @@ def _part(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Run the mutants, show the table; 0 when none survives unexplained, 1 when one does, 2 when nothing can run."""
-    from rich.console import Console
 
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.manifest import load_manifest
     from palimpsest_model_check.mutants.session import Session, Which
 
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = make_console()
     try:
         if args.code:
             return _run_code(args, console)

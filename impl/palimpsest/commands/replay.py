@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from palimpsest.commands._common import command_parser, make_console
 from palimpsest.trace import Event
 
 _DESCRIPTION = """\
@@ -26,14 +27,9 @@ Trace = tuple[str, dict[str, Any], Sequence[Event]]
 
 def add_parser(subparsers: Any) -> None:
     """Add `replay` and its options."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="hold traces against the specification",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "replay", "hold traces against the specification", _DESCRIPTION)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="an NDJSON trace")
-    parser.add_argument("--no-tlc", dest="tlc", action="store_false", help="in process only")
+    parser.add_argument("--no-tlc", dest="tlc", action="store_false", help="replay in process only")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         traces: list[Trace] = [(str(path), *machine.load(path)) for path in args.traces]
-        return 0 if judge(traces, Console(), tlc=args.tlc) else 1
+        return 0 if judge(traces, make_console(), tlc=args.tlc) else 1
     except (OSError, verdict.TraceError, CheckError) as error:
         print(f"palimpsest replay: {error}", file=sys.stderr)
         return 2

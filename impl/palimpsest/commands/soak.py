@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .check import LOG_WIDTH
+from palimpsest.commands._common import command_parser, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +24,9 @@ Exits with 1 on anything else."""
 
 def add_parser(subparsers: Any) -> None:
     """Add `soak` and its options."""
-    parser = subparsers.add_parser(
-        "soak",
-        help="run random programs with faults for a while",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "soak", "run random programs with faults for a while", _DESCRIPTION)
     parser.add_argument("--seconds", type=_seconds, default=600.0, metavar="S", help="how long (600)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the programs (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the programs (0)")
 
 
 def _seconds(text: str) -> float:
@@ -46,9 +41,8 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Soak, show the table; 0 when all is as it must be."""
-    from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = make_console()
     try:
         soaked = _soak(args, console)
     except KeyboardInterrupt:

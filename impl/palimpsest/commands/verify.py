@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .check import LOG_WIDTH, positive, terminable
+from palimpsest.commands._common import command_parser, make_console, positive, terminable
 
 _DESCRIPTION = """\
 Runs every kind of evidence that there is for the specification and the code, one after the other, and prints one
@@ -21,33 +21,29 @@ one fails, and with 2 for a kind that there is not."""
 
 def add_parser(subparsers: Any) -> None:
     """Add `verify` and its options."""
-    parser = subparsers.add_parser(
-        "verify",
-        help="run every kind of evidence and print one table",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "verify", "run every kind of evidence and print one table", _DESCRIPTION)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help="a kind of evidence; else all")
     parser.add_argument("--quick", action="store_true", help="a sample of each kind, in minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", type=Path, metavar="PAGE", help="write the report as one page")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request, in one screen")
-    parser.add_argument("--out", type=Path, default=Path("findings"), metavar="DIR", help="of what is found (findings)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("findings"), metavar="DIR", help="folder of what is found (findings)"
+    )
     parser.add_argument("--jobs", type=positive, metavar="N", help="processes at a time (cores)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn at random (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of what is drawn at random (0)")
     parser.add_argument("--list", action="store_true", help="show the kinds and what each shows")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run them, show the table; 0 when nothing fails, 1 when something does, 2 when nothing can be run."""
-    from rich.console import Console
 
     from palimpsest_model_check.check import usable_cores
     from palimpsest_model_check.errors import CheckError
     from palimpsest_model_check.verify.kind import Setting
     from palimpsest_model_check.verify.run import KINDS, kind_table, print_report, verify
 
-    console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = make_console()
     try:
         kinds = KINDS.select(args.kinds)
         if args.list:

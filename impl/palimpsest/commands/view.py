@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from palimpsest.commands._common import command_parser
+
 _DESCRIPTION = """\
 Draws a trace (NDJSON), a counterexample that `palimpsest check` saved, or a schedule that `palimpsest explore` saved: a
 lane per thread, and below it what each slot, page and task was over time. The step that fails stands out, with the
@@ -19,12 +21,7 @@ file was drawn, whatever it shows, and with 2 when it cannot be."""
 
 def add_parser(subparsers: Any) -> None:
     """Add `view` and its options."""
-    parser = subparsers.add_parser(
-        "view",
-        help="show a trace, a counterexample or a schedule as a picture",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(subparsers, "view", "draw a trace, a counterexample or a schedule", _DESCRIPTION)
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace, a counterexample or a schedule")
     parser.add_argument("-o", "--out", type=Path, metavar="PAGE", help="where the page goes (FILE's name with .html)")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write the Chrome trace format instead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from time import perf_counter_ns as now_ns
 
 import torch
@@ -18,6 +19,7 @@ from palimpsest.prefix_cache.recording import recorded
 from palimpsest.prefix_cache.records import Rows
 from palimpsest.prefix_cache.state import all_reads
 from palimpsest.prefix_cache.steps import StepContext
+from palimpsest.sync import Deadline
 
 
 class BuilderSide(EngineSide):
@@ -121,15 +123,23 @@ class BuilderSide(EngineSide):
 
     def _await_prefix(self, ctx: StepContext, req_id: str, key: str) -> torch.Tensor:
         future = ctx.hit_prefetch[req_id][key]
+        deadline = Deadline(self._sync, self.config.staging_claim_timeout_s)
+        waits = partial(self._who_fetches, ctx, req_id, key)
         try:
-            return future.result(self.config.staging_claim_timeout_s)
+            return self._controller.slow.result(future, deadline, waits)
         except TimeoutError as error:
             if future.done():
                 raise
             raise WaitTimeoutError(
                 f"the prefetch thread did not fetch key {key!r} of request {req_id!r} within "
-                f"{self.config.staging_claim_timeout_s:g} s"
+                f"{deadline.seconds:g} s: {waits()}"
             ) from error
+
+    def _who_fetches(self, ctx: StepContext, req_id: str, key: str) -> str:
+        read = ctx.reads[req_id][key]
+        tasks = ", ".join(self._controller.told(read.join_tids))
+        has = f"it waits for {tasks}" if tasks else "the prefetch thread copies it"
+        return f"step {ctx.step_id} waits for read {read.rid} (key {key!r} of request {req_id!r}); {has}"
 
     def _report_absent(self, ctx: StepContext, outputs: StepOutputs, req_ids: Collection[str]) -> None:
         for req_id in req_ids:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import islice
 from time import perf_counter_ns as now_ns
 from typing import Any
@@ -46,7 +47,7 @@ class Committer(JoinBoard):
         stats: Stats,
     ) -> None:
         super().__init__(config, sync, trace, stats)
-        self._pool, self._copies = pool, Copies(self._timeout_s, sync)
+        self._pool, self._copies = pool, Copies(self._timeout_s, sync, self.slow)
         self._staging_pool = StagingPool(config, pinned=pinned, sync=sync, trace=trace, stats=stats, slow=self.slow)
 
     @property
@@ -109,8 +110,12 @@ class Committer(JoinBoard):
         pending = [self._copy_record(record) for record in records_of(tasks) if record.host is None]
         for record, host, landed in pending:
             if landed is not None:
+                landed.says = partial(self._says, tasks)
                 landed.synchronize()
             record.host = host
+
+    def _says(self, tasks: Collection[WriteTask]) -> str:
+        return f"the deferred rows of {', '.join(map(str, list(tasks)[:4]))}"
 
     def _copy_record(self, record: WriteRecord) -> tuple[WriteRecord, Any, Any]:
         return (record, *self._copies.to_host(record.tensors))

@@ -23,7 +23,7 @@ from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.prefix_cache.taskboard import _tids
 from palimpsest.prefix_cache.tasks import WriteTask
-from palimpsest.sync import STANDARD, Sync
+from palimpsest.sync import STANDARD, Deadline, Sync
 from palimpsest.trace import Sink
 
 __all__ = [
@@ -205,10 +205,18 @@ class PrefixCacheController(Committer):
             self._work.notify_all()
         self._staging_pool.close()
         if self._committer is not None:
-            self._committer.join(self._timeout_s)
+            self.slow.within(Deadline(self._sync, self._timeout_s), self._ends, self._who_ends)
         self._fail_all(self.unfinished(), ShutdownError("the cache was shut down"))
         stuck = self._committer is not None and self._committer.is_alive()
         return [COMMITTER_NAME] if stuck else []
+
+    def _ends(self, seconds: float) -> bool:
+        assert self._committer is not None
+        self._committer.join(seconds)
+        return not self._committer.is_alive()
+
+    def _who_ends(self) -> str:
+        return f"shutdown waits for the committer: {', '.join(map(str, self.unfinished()[:4])) or self._who_writes()}"
 
     def check(self) -> list[str]:
         """What contradicts itself: charges without a clone, pages held by finished tasks."""

@@ -14,6 +14,7 @@ import torch
 
 from palimpsest.errors import BadStepError, WaitTimeoutError
 from palimpsest.memory import allocate_host
+from palimpsest.prefix_cache.slow_waits import SlowWaits
 from palimpsest.sync import STANDARD, Deadline, Sync
 
 Rows = dict[str, torch.Tensor]
@@ -27,13 +28,17 @@ def has_accelerator() -> bool:
 
 
 class LandedEvent:
-    """Tells when copies queued on a stream have landed; waits are bounded.
+    """Tells when copies queued on a stream have landed; waits are bounded, and warned of when they last.
 
-    `on_landed`, where it is set, is called once, by whoever sees first that they have.
+    `on_landed`, where it is set, is called once, by whoever sees first that they have. `says` tells which copies they
+    are, and for whom.
     """
 
-    def __init__(self, event: torch.Event, timeout_s: float, sync: Sync = STANDARD) -> None:
-        self._event, self._timeout_s, self._sync = event, timeout_s, sync
+    def __init__(
+        self, event: torch.Event, timeout_s: float, sync: Sync = STANDARD, slow: SlowWaits | None = None
+    ) -> None:
+        self._event, self._timeout_s, self._sync, self._slow = event, timeout_s, sync, slow or SlowWaits(0)
+        self.says: Callable[[], str] = lambda: "copies off the device"
         self.on_landed: Callable[[], None] | None = None
         self._reporting = sync.lock()
 
@@ -43,13 +48,22 @@ class LandedEvent:
 
     def synchronize(self) -> None:
         """Wait until the copies have landed. Raises `WaitTimeoutError` when the bound runs out."""
-        deadline = Deadline(self._sync, self._timeout_s)
-        while not self._event.query():
-            if deadline.left() <= 0:
-                raise WaitTimeoutError(f"a device copy did not land within {self._timeout_s:g} s")
-            self._sync.pause(_POLL_S)
+        if not self._slow.within(Deadline(self._sync, self._timeout_s), self._lands, self._waits):
+            raise WaitTimeoutError(f"a device copy did not land within {self._timeout_s:g} s: {self._waits()}")
         if self.on_landed is not None:
             self._report()
+
+    def _lands(self, seconds: float) -> bool:
+        """Whether the copies land within so many seconds."""
+        deadline = Deadline(self._sync, seconds)
+        while not self._event.query():
+            if deadline.left() <= 0:
+                return False
+            self._sync.pause(_POLL_S)
+        return True
+
+    def _waits(self) -> str:
+        return f"{self._sync.thread_name()} waits for {self.says()}"
 
     def _report(self) -> None:
         """Whoever sees the landing first reports it; nobody goes on before that is done."""
@@ -62,8 +76,8 @@ class LandedEvent:
 class Copies:
     """Makes a step's copies, with one copy stream per device."""
 
-    def __init__(self, timeout_s: float, sync: Sync = STANDARD) -> None:
-        self._timeout_s, self._sync = timeout_s, sync
+    def __init__(self, timeout_s: float, sync: Sync = STANDARD, slow: SlowWaits | None = None) -> None:
+        self._timeout_s, self._sync, self._slow = timeout_s, sync, slow
         self._streams: dict[torch.device, torch.Stream] = {}
 
     def freeze_into(self, live: Mapping[str, torch.Tensor], landing: Mapping[str, torch.Tensor]) -> LandedEvent | None:
@@ -93,7 +107,7 @@ class Copies:
         for device, stream in self._streams.items():
             event = torch.Event(device=device)
             event.record(stream)
-            LandedEvent(event, self._timeout_s, self._sync).synchronize()
+            self._landed(event, "every copy queued so far").synchronize()
 
     def to_host(self, rows: Rows) -> tuple[Rows, LandedEvent | None]:
         """Queue copies of device rows to pinned host memory; rows on the host are given as they are."""
@@ -141,7 +155,12 @@ class Copies:
                 value.record_stream(stream)
         event = torch.Event(device=device)
         event.record(stream)
-        return LandedEvent(event, self._timeout_s, self._sync)
+        return self._landed(event)
+
+    def _landed(self, event: torch.Event, says: str = "copies off the device") -> LandedEvent:
+        landed = LandedEvent(event, self._timeout_s, self._sync, self._slow)
+        landed.says = lambda: says
+        return landed
 
     def _stream(self, device: torch.device) -> torch.Stream:
         if device not in self._streams:

@@ -18,7 +18,7 @@ from palimpsest.prefix_cache.split import is_step_token_tensor
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.state import PREFETCH_NAME, all_reads
 from palimpsest.prefix_cache.steps import GroupView
-from palimpsest.sync import STANDARD, Sync
+from palimpsest.sync import STANDARD, Deadline, Sync
 from palimpsest.trace import Sink
 
 __all__ = ["PREFETCH_NAME", "OmniPrefixCacheManager", "PrefixCacheManager"]
@@ -126,7 +126,8 @@ class PrefixCacheManager(BuilderSide):
     def _stop_prefetch(self) -> list[str]:
         last: Future[None] = self._prefetch_pool.submit(lambda: None)
         try:
-            last.result(self.config.staging_claim_timeout_s)
+            deadline = Deadline(self._sync, self.config.staging_claim_timeout_s)
+            self._controller.slow.result(last, deadline, lambda: f"shutdown waits for {PREFETCH_NAME} to end a read")
             ended = True
         except TimeoutError:
             ended = False

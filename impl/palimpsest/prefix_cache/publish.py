@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from time import perf_counter_ns as now_ns
 from typing import Any
@@ -70,6 +70,7 @@ class PublishSide(BeginSide):
                 self.copy_lands(args, views)
             else:
                 event.on_landed = partial(self.copy_lands, args, views)
+        self._name_copies((event, snapshot_event), step_id, page)
         begun = self._begun
         if begun is None:
             self._check_open()  # shutdown took it
@@ -82,6 +83,16 @@ class PublishSide(BeginSide):
         if self._guard is not None:
             self._guard.frozen(ctx, {**outputs.immediate, **(deferred.tensors if deferred is not None else {})})
         return ctx
+
+    def _name_copies(self, landing: Iterable[LandedEvent | None], step_id: int, page: int) -> None:
+        """Have who waits for a step's copies, say so."""
+        for event in landing:
+            if event is not None:
+                event.says = partial(self._copies_of, step_id, page)
+
+    def _copies_of(self, step_id: int, page: int) -> str:
+        holders = ", ".join(map(str, self._controller.staging.holders_of(page)))
+        return f"the copies of step {step_id} to page {page}, held by {holders or 'nobody'}"
 
     @action("copy_lands")
     def copy_lands(self, args: dict[str, Any], views: Rows) -> None:

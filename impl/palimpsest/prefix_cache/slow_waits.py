@@ -6,10 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
 from palimpsest.sync import Deadline
 
 logger = logging.getLogger("palimpsest.prefix_cache")
+
+T = TypeVar("T")
 
 #: at most one message of a kind in this many seconds
 EVERY_S = 10.0
@@ -46,6 +50,22 @@ class SlowWaits:
                 return True
             self.warn(says(), deadline)
         return wait(deadline.left())
+
+    def result(self, future: Future[T], deadline: Deadline, says: Callable[[], str]) -> T:
+        """What `future` gives, or its error. Raises `TimeoutError` where it is not done within the deadline."""
+        if 0 < self.after_s < deadline.left():
+            try:
+                return future.result(self.after_s)
+            except TimeoutError:
+                if future.done():  # meanwhile, or the error is its own
+                    return future.result()
+            self.warn(says(), deadline)
+        try:
+            return future.result(deadline.left())
+        except TimeoutError:
+            if future.done():
+                return future.result()
+            raise
 
     def warn(self, says: str, deadline: Deadline) -> None:
         """Log that a wait lasts, if the rate allows it."""

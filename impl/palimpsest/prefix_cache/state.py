@@ -26,6 +26,7 @@ from palimpsest.prefix_cache.requests import RequestTasks
 from palimpsest.prefix_cache.row_checks import make_guard
 from palimpsest.prefix_cache.sizing import plan_memory, require_memory
 from palimpsest.prefix_cache.slots import SlotTable
+from palimpsest.prefix_cache.slow_waits import SlowWaits
 from palimpsest.prefix_cache.staging import StagingBufferHolder
 from palimpsest.prefix_cache.stats import Stats
 from palimpsest.prefix_cache.steps import BatchShape, BegunStep, GroupView, Reads, StepContext
@@ -55,7 +56,7 @@ class CacheState:
         require_memory(plan, f"{config.num_slots} slots and {config.staging_depth} staging pages")
         self._state_lock = sync.lock()
         self._pool = PrefixBlockPool(config)
-        self._copies = Copies(config.staging_claim_timeout_s, sync)
+        self._copies = Copies(config.staging_claim_timeout_s, sync, SlowWaits(config.slow_wait_s))
         #: what is checked of delivered rows; None for nothing
         self._guard = make_guard(config, self._copies, self.stats)
         self._controller = PrefixCacheController(

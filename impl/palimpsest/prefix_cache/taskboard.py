@@ -7,7 +7,7 @@ wait for tasks in `joins`, and the committer's side is `committer`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,11 @@ class TaskBoard:
     def unfinished_tids(self) -> list[int]:
         """The numbers of `unfinished` tasks, for a caller that holds the task lock."""
         return [tid for tid, task in self._tasks.items() if not task.is_final()]
+
+    def told(self, tids: Iterable[int]) -> list[str]:
+        """Those of the tasks that are registered, with request and state, in words."""
+        with self._lock:
+            return [str(task) for tid in tids if (task := self._tasks.get(tid)) is not None]
 
     # ---------------------------------------------------------------- budget
 
