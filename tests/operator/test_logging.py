@@ -132,7 +132,9 @@ def test_a_builder_that_waits_long_for_a_prefetch_names_the_read_and_who_has_it(
             warned.open()
             gate.open()
             outputs.result()
-    says = rf"step {step_id} waits for read \d+ \(key '__hidden_states__' of request 'b'\); the prefetch thread copies it"
+    says = (
+        rf"step {step_id} waits for read \d+ \(key '__hidden_states__' of request 'b'\); the prefetch thread copies it"
+    )
     assert any(re.search(says + "; it raises", message) for message in warnings(caplog))
 
 
