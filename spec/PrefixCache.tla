@@ -28,7 +28,8 @@ Init ==
     /\ agenda \in Schedules /\ begins = 0 /\ stepIds = 0
 
 Next ==
-    \* steps and slots (state lock; Drain, BeginStep, Publish, Reset take the task lock inside, Publish the page lock)
+    \* steps and slots (state lock; inside it Drain, BeginStep, SealOldest, Publish and Reset take the task lock, Publish
+    \* also the page lock)
     \/ \E t \in {"engine", "builder", "closer"} : Drain(t)
     \/ BeginStep
     \/ SealOldest
