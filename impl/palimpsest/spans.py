@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: of every span's name
 PREFIX = "palimpsest."
+#: how long the end may take
+CLOSE_S = 20.0
 
 
 class Moment(NamedTuple):
@@ -87,10 +89,18 @@ class SpanSink:
         """Hand one event on."""
         self._queue.put(Moment(time.time_ns(), threading.current_thread().name, action, args, post))
 
-    def close(self) -> None:
-        """Make what is left, end the spans that are open, and the thread; idempotent."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Make what is left, end the spans that are open, and the thread; idempotent.
+
+        Raises `TimeoutError` where that takes longer than `timeout_s` seconds; it goes on all the same.
+        """
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(
+                f"{self._thread.name} has not made its spans within {timeout_s:g} s: the tracer holds it, and some "
+                f"{self._queue.qsize()} events are left"
+            )
 
     def _make(self) -> None:
         while (moment := self._queue.get()) is not None:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from palimpsest.spans import PREFIX, SpanSink
-from tests.support import hit, more, prefill
+from tests.support import Gate, hit, more, prefill
 
 
 class Spans:
@@ -83,3 +83,21 @@ def test_what_is_open_at_the_end_is_ended(spans):
     (fetch,) = spans.made("fetch")
     assert says(fetch)["read"] == 7
     assert fetch.end_time is not None
+
+
+def test_an_exporter_that_hangs_is_named_at_the_end_and_what_is_left_is_made_when_it_goes_on(script, spans):
+    gate = Gate()
+    provider = TracerProvider()
+    kept = InMemorySpanExporter()
+    exporting = kept.export
+    kept.export = lambda made: (gate.wait_here(), exporting(made))[1]
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    sink = SpanSink(provider.get_tracer("tests"))
+    s = script(eager=False, trace=sink)
+    s.run({"a": prefill([0], 4)})
+    gate.wait_until_reached()
+    with pytest.raises(TimeoutError, match=r"palimpsest-spans has not made its spans within 0.01 s"):
+        sink.close(timeout_s=0.01)
+    gate.open()
+    sink.close()
+    assert {span.name for span in kept.get_finished_spans()} >= {PREFIX + "step", PREFIX + "write"}
