@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -25,6 +26,13 @@ def recipe(name: str) -> str:
     found = re.search(rf"<!-- recipe: {name} -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert found, name
     return found[1]
+
+
+#: what `new_step_starts` reads of the engine's plan
+PLAN_FIELDS = {
+    "SchedulerOutput": {"scheduled_new_reqs", "num_scheduled_tokens", "finished_req_ids", "preempted_req_ids"},
+    "NewRequestData": {"req_id", "num_computed_tokens", "block_ids"},
+}
 
 
 class FullAttentionSpec:
@@ -162,3 +170,9 @@ def test_importing_the_runners_imports_no_engine():
     code = "import sys, palimpsest.runners, palimpsest.compat.vllm_omni; print([m for m in sys.modules if 'vllm' in m])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "['palimpsest.compat.vllm_omni']"
+
+
+def test_the_engines_own_plan_has_every_field_that_a_step_is_read_from():
+    plan = pytest.importorskip("vllm.v1.core.sched.output", reason="the engine is not installed here")
+    of = {name: {each.name for each in dataclasses.fields(getattr(plan, name))} for name in PLAN_FIELDS}
+    assert not {(name, field) for name, fields in PLAN_FIELDS.items() for field in fields - of[name]}
