@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import ToolMissingError
+from .warm import archive, options
 
 JAVA_VARIABLE = "PALIMPSEST_JAVA"
 JAR_VARIABLE = "TLA2TOOLS_JAR"
@@ -49,6 +50,8 @@ class Toolchain:
 
     java: Path
     jar: Path
+    #: what lets the packaged ones start warm
+    archive: Path | None = None
 
     def command(
         self,
@@ -65,12 +68,16 @@ class Toolchain:
         # a count is printed with the separators of the user's language
         values = {"java.io.tmpdir": tmp, "user.language": "en", "user.country": "US", **(properties or {})}
         given = [f"-D{name}={value}" for name, value in values.items()]
-        return [str(self.java), *heap.arguments, *given, "-cp", classes, program]
+        # classes before the jar's own are not those that the archive was made of
+        warm = options(self.archive) if self.archive is not None and not class_path else []
+        return [str(self.java), *heap.arguments, *warm, *given, "-cp", classes, program]
 
 
 def find_toolchain(env: Mapping[str, str] = os.environ) -> Toolchain:
     """Java and the jar, from the environment's variables or the installed packages."""
-    return Toolchain(find_java(env), find_jar(env))
+    java, jar = find_java(env), find_jar(env)
+    named = env.get(JAVA_VARIABLE) or env.get(JAR_VARIABLE)
+    return Toolchain(java, jar, None if named else archive(java, jar, JAR_SHA256, env))
 
 
 def find_java(env: Mapping[str, str] = os.environ) -> Path:

@@ -52,7 +52,7 @@ LISTED: dict[str, Instead | Elsewhere] = {
     # what make and CI do
     ".ci/run": Elsewhere("it is CI", ".ci/run", 'part "tests" tests'),
     "make test": Elsewhere(CI, ".ci/run", "make test 2>&1"),
-    "make lint": Elsewhere(CI, ".ci/run", 'part "lint and types" make lint'),
+    "make lint": Elsewhere(CI, ".ci/run", 'make lint >"$beside"'),
     "make docs": Elsewhere(CI, ".ci/run", 'part "docs" make docs'),
     "make .venv/.palimpsest-ready": Elsewhere("each target of CI asks for it", "Makefile", "test: $(READY)"),
     'make test ARGS="tests/unit -k slots"': Elsewhere(CI, ".ci/run", "make test 2>&1"),
