@@ -32,15 +32,18 @@ def archive(java: Path, jar: Path, jar_sha256: str, env: Mapping[str, str] = os.
 
     Takes some seconds the first time. While one process makes it, the others do without.
     """
-    told = java.stat()
-    key = hashlib.sha256(f"{java} {told.st_size} {told.st_mtime_ns} {jar} {jar_sha256}".encode()).hexdigest()[:16]
-    path = folder(env) / f"tlc-{key}.aot"
     try:
+        path = folder(env) / f"tlc-{_key(java, jar, jar_sha256)}.aot"
         if not path.exists() and _may_make(path):
             _make(path, java, jar)
         return path if path.exists() and path.stat().st_size else None
-    except OSError:
+    except (OSError, RuntimeError):  # there is no home, or nothing can be written to it
         return None
+
+
+def _key(java: Path, jar: Path, jar_sha256: str) -> str:
+    told = java.stat()
+    return hashlib.sha256(f"{java} {told.st_size} {told.st_mtime_ns} {jar} {jar_sha256}".encode()).hexdigest()[:16]
 
 
 def options(archive: Path) -> list[str]:

@@ -102,3 +102,12 @@ def test_a_java_of_the_users_own_starts_as_it_is(cache: Path, monkeypatch: pytes
     monkeypatch.setenv(JAVA_VARIABLE, str(find_java()))
     assert find_toolchain().archive is None
     assert asked == []
+
+
+def test_a_user_without_a_home_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert find_toolchain().archive is None
