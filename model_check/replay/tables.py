@@ -257,18 +257,25 @@ class State:
         if np.count_nonzero(shared):
             owner[blocks[shared]] = SEVERAL
         taken = blocks[new & (before != NOBODY)]
-        return self._left_over(np.unique(taken), slots, tenants) if taken.size else NO_ROWS
+        if not taken.size:
+            return NO_ROWS
+        mates = self._left_over(np.array(sorted(set(taken.tolist())), dtype=np.int64))
+        if mates.size:
+            mates = mates[~self.among(mates, slots)]
+        return self._not_given(mates, slots, tenants) if np.count_nonzero(shared) else mates
 
-    def _left_over(self, blocks: IntArray, slots: IntArray, tenants: IntArray) -> IntArray:
-        """The slots of `blocks`, not among `slots`, whose tenant is none of those that their block is given to."""
-        mates = self.slots_of(blocks)
-        theirs, owners = self.tenant[mates], np.repeat(self._owner[blocks], self.block_size)
-        stale = (theirs != NOBODY) & (theirs != owners) & ~self.among(mates, slots)
-        if SEVERAL in owners:
-            size = self.block_size
-            pairs = {*zip((slots // size).tolist(), tenants.tolist(), strict=True)}
-            stale &= [pair not in pairs for pair in zip((mates // size).tolist(), theirs.tolist(), strict=True)]
-        left: IntArray = mates[stale]
+    def _left_over(self, blocks: IntArray) -> IntArray:
+        """The slots of `blocks` whose tenant is not the one that their block has now."""
+        theirs = lines_at(self.tenant.reshape(self._slots_of.shape), blocks)
+        stale = (theirs != NOBODY) & (theirs != self._owner[blocks][:, None])
+        return lines_at(self._slots_of, blocks)[stale] if np.count_nonzero(stale) else NO_ROWS
+
+    def _not_given(self, mates: IntArray, slots: IntArray, tenants: IntArray) -> IntArray:
+        """Those of `mates` whose tenant is none of those that their block, which several have, is given to."""
+        size, theirs = self.block_size, self.tenant[mates]
+        pairs = {*zip((slots // size).tolist(), tenants.tolist(), strict=True)}
+        kept = [pair not in pairs for pair in zip((mates // size).tolist(), theirs.tolist(), strict=True)]
+        left: IntArray = mates[np.array(kept, dtype=bool)]
         return left
 
     def give_back(self, blocks: IntArray) -> None:
