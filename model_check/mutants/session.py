@@ -129,7 +129,9 @@ class Session:
 
     def _begun(self, mutant: Mutant) -> dict[str, str]:
         kept = self.verdicts.begun.get(mutant.name)
-        return kept.said if kept is not None and kept.key == self.keys.of_survival(mutant) else {}
+        if kept is None:
+            return {}
+        return {name: said for name, said in kept.said.items() if self.keys.of_kill(mutant, name) == kept.keys[name]}
 
     def _find_alone(self, runner: Runner, again: bool) -> None:
         names = [

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ManifestError
-from ..manifest import Model
+from ..manifest import OK, Model
 from ..output import Kind
 from .fingerprint import Fingerprints
 from .generator import Mutant
-from .runner import NOT_REACHED, SHOWN, Case, without
+from .runner import NOT_REACHED, SAME_STEPS, SHOWN, Case, without
 from .syntax import short_hash
 
 VERDICTS = Path(__file__).resolve().parent / "verdicts.json"
@@ -36,10 +36,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Begun:
-    """What the models asked so far said of a mutant that none of them kills: a later run asks the others."""
+    """What the models asked so far said of a mutant that none of them kills, each with the key of what it saw: a later
+    run asks the others."""
 
     said: dict[str, str]
-    key: str
+    keys: dict[str, str]
 
 
 @dataclass
@@ -146,8 +147,10 @@ def record(case: Case, keys: Keys) -> Record:
 
 
 def begun(case: Case, keys: Keys) -> Begun:
-    """What is kept of a `case` that is still open; who ran out of time is asked again."""
-    return Begun({name: said for name, said in case.said.items() if said in SHOWN}, keys.of_survival(case.mutant))
+    """What is kept of a `case` that is still open. Who ran out of time is asked again, and who checks nothing that the
+    mutant changes is told at once anyway."""
+    said = {name: said for name, said in case.said.items() if said in (OK, SAME_STEPS)}
+    return Begun(said, {name: keys.of_kill(case.mutant, name) for name in said})
 
 
 def differences(before: Iterable[tuple[str, Record]], verdicts: Verdicts) -> list[str]:
