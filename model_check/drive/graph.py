@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..counterexample import snake_case
-from ..errors import CheckError
+from ..dot import dump_dot
 from ..jvm import Toolchain
 from ..manifest import Manifest, Model
-from ..output import Kind
-from ..tlc import Run, run_tlc
 from ..values import parse_value
-from ..workspace import prepare
 from .spec_state import State, opened
 from .who import thread_of
 
-_NODE = re.compile(r'^(-?\d+) \[label="((?:[^"\\]|\\.)*)"(.*)\]', re.MULTILINE)
-_EDGE = re.compile(r'^(-?\d+) -> (-?\d+) \[label="(\w+)"', re.MULTILINE)
 _VARIABLE = re.compile(r"^/\\ (\w+) = ", re.MULTILINE)
-_ESCAPED = re.compile(r"\\(.)")
 
 
 class Edge(NamedTuple):
@@ -73,30 +65,10 @@ class Graph:
 def dump(model: Model, manifest: Manifest, tools: Toolchain) -> Graph:
     """The graph of `model`, which must be small; its properties are not checked here. Raises `CheckError` where TLC
     does not come to its end."""
-    model = replace(model, specification="Spec", invariants=(), properties=(), deadlock=False)
-    with tempfile.TemporaryDirectory(prefix="palimpsest-graph-") as folder:
-        module, config = prepare(model, manifest, Path(folder))
-        file = Path(folder) / "graph.dot"
-        options = ("-dump", "dot,actionlabels", str(file))
-        result = run_tlc(Run(module, config, 1, model.heap, model.deadlock, model.limit_s, options), tools)
-        if result.kind is not Kind.OK:
-            raise CheckError(f"model {model.name}: TLC has no graph of it: {result.verdict}; {result.explanation}")
-        graph = read_dot(model, file.read_text(encoding="utf-8"))
-    if len(graph.states) != result.progress.distinct:
-        raise CheckError(f"model {model.name}: {len(graph.states)} states in the dump of {result.progress.distinct}")
-    return graph
-
-
-def read_dot(model: Model, text: str) -> Graph:
-    """The graph that TLC's dot file has."""
-    states: dict[str, State] = {}
-    initial: list[str] = []
-    for name, label, style in _NODE.findall(text):
-        states[name] = State(_read(_ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], label)))
-        if "filled" in style:
-            initial.append(name)
-    graph = Graph(model.name, model, states, tuple(initial), whole=True)
-    return graph.connect((source, action, target) for source, target, action in _EDGE.findall(text))
+    bare = replace(model, specification="Spec", invariants=(), properties=(), deadlock=False)
+    dot = dump_dot(bare, manifest, tools)
+    states = {name: State(_read(text)) for name, text in dot.states.items()}
+    return Graph(bare.name, bare, states, dot.initial, whole=True).connect(dot.edges)
 
 
 @cache

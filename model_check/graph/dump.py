@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..errors import CheckError
+from ..dot import dump_dot
 from ..jvm import Toolchain
 from ..manifest import Manifest, Model
-from ..output import Kind, parse_state
-from ..tlc import Run, run_tlc
+from ..output import parse_state
 from ..values import Value
-from ..workspace import prepare
 
 State = dict[str, Value]
-
-_NODE = re.compile(r'^(-?\d+) \[label="((?:[^"\\]|\\.)*)"(.*)\]', re.MULTILINE)
-_EDGE = re.compile(r'^(-?\d+) -> (-?\d+) \[label="(\w+)"', re.MULTILINE)
-_ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True)
@@ -57,28 +48,7 @@ class Graph:
 
 def dump(model: Model, manifest: Manifest, tools: Toolchain) -> Graph:
     """The graph of `model`. Raises `CheckError` where TLC does not come to its end."""
-    with tempfile.TemporaryDirectory(prefix="palimpsest-graph-") as folder:
-        module, config = prepare(model, manifest, Path(folder))
-        file = Path(folder) / "graph.dot"
-        options = ("-dump", "dot,actionlabels", str(file))
-        result = run_tlc(Run(module, config, 1, model.heap, model.deadlock, model.limit_s, options), tools)
-        if result.kind is not Kind.OK:
-            raise CheckError(f"model {model.name}: TLC has no graph of it: {result.verdict}; {result.explanation}")
-        graph = read(file.read_text(encoding="utf-8"))
-    if len(graph.states) != result.progress.distinct:
-        raise CheckError(
-            f"model {model.name}: {len(graph.states):,} states in the dump of {result.progress.distinct:,}"
-        )
-    return graph
-
-
-def read(text: str) -> Graph:
-    """The graph that TLC's dot file has."""
-    states, initial = {}, []
-    for number, label, style in _NODE.findall(text):
-        states[number] = parse_state(_ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], label))
-        if "filled" in style:
-            initial.append(number)
-    edges = {Edge(*found) for found in ((source, action, to) for source, to, action in _EDGE.findall(text))}
+    dot = dump_dot(model, manifest, tools)
+    edges = {Edge(*found) for found in dot.edges}
     steps = sorted((edge for edge in edges if edge.source != edge.target), key=lambda edge: (edge.source, edge.action))
-    return Graph(states, tuple(initial), tuple(steps))
+    return Graph({name: parse_state(text) for name, text in dot.states.items()}, dot.initial, tuple(steps))

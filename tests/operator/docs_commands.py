@@ -88,12 +88,14 @@ LISTED: dict[str, Instead | Elsewhere] = {
     "python -m palimpsest_model_check.tlc spec/PrefixCache.tla my.cfg": Instead(
         NAMED, "python -m palimpsest_model_check.tlc small/Counter.tla small/Counter.cfg"
     ),
-    "palimpsest mutants": Elsewhere(LONG, "tests/model_check/test_mutants_run.py", 'cli.main(["mutants", *arguments'),
+    "palimpsest mutants": Elsewhere(
+        LONG, "tests/model_check/test_mutants_verdicts.py", 'cli.main(["mutants", *arguments'
+    ),
     "palimpsest mutants --list": Elsewhere(
-        "parses 600 mutants", "tests/model_check/test_mutants_run.py", 'palimpsest(tmp_path, "--list")'
+        "parses 600 mutants", "tests/model_check/test_mutants_verdicts.py", 'palimpsest(tmp_path, "--list")'
     ),
     "palimpsest mutants Drain.guard": Elsewhere(
-        LONG, "tests/model_check/test_mutants_run.py", "def test_one_is_run_by_its_name"
+        LONG, "tests/model_check/test_mutants_verdicts.py", "def test_one_is_run_by_its_name"
     ),
     "palimpsest mutants --code": Instead(LONG, "palimpsest mutants --code done-before-record --jobs 1"),
     # the code
