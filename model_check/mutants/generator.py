@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..manifest import Model
 from ..output import Place
@@ -15,8 +15,6 @@ from .syntax import Module, closure, parse, short_hash
 NEXT = "Next"
 #: at most so much of what is dropped is shown
 _SHOWN = 110
-#: from so many places on, words are common
-COMMON = 4
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class Mutant:
     adds: bool = False
     #: whether it demands all that the specification does, and perhaps more
     demands: bool = False
-    #: whether the same words are dropped in many places, as those of a lock are: all of them may be needless at once
-    is_common: bool = False
 
     @property
     def place(self) -> Place | None:
@@ -59,9 +55,7 @@ def generate(modules: Mapping[str, Module], models: Sequence[Model]) -> list[Mut
             place = operators.module_of[edit.operator].name, edit.start, edit.end, edit.new
             edits[place] = edit, more and edits.get(place, (edit, True))[1]
     names: Counter[str] = Counter()
-    words = Counter(edit.dropped for edit, _ in edits.values() if edit.kind == "guard")
-    found = [(_mutant(modules[place[0]], *edits[place], names), edits[place][0]) for place in sorted(edits)]
-    return [replace(mutant, is_common=words[edit.dropped] >= COMMON) for mutant, edit in found]
+    return [_mutant(modules[place[0]], *edits[place], names) for place in sorted(edits)]
 
 
 def _edits(operators: Operators, models: Sequence[Model]) -> Iterator[tuple[Edit, bool]]:

@@ -1,12 +1,10 @@
 """Lets TLC look for a model that kills each mutant, several at a time.
 
-A mutant is tried first on the model that is known to kill it, if there is one. The others go through the models one by
-one, the cheapest first. In each, a mutant of a part that TLC never evaluates there does not matter. Mutants that only
-add steps are tried many at once and without properties: where TLC finds as many steps as in the specification itself
-there are no others, so that none of these mutants matters; else the half that adds steps is looked for. Mutants that
-only demand more are tried at once too: where all that they demand holds, each survives. In the cheapest
-models, where a run is as long as its start, only those are put together that are likely to come out alike. What remains
-is checked mutant by mutant.
+A mutant is tried first on the model that is known to kill it, if there is one. The others go through the models, the
+cheapest first. A mutant of a part that TLC never evaluates in a model does not matter there, nor does one that only
+adds steps and adds none there, which `probe` says of all of them in one run. Mutants that only demand more are tried
+many at once where the cheapest models passed them: where all that they demand holds, each survives; else the half that
+does not hold is looked for.
 
 A mutant may have states without end in a model: it is given up there after a few times what the model takes. Only if no
 other model kills it, is it given the whole limit.
@@ -14,9 +12,10 @@ other model kills it, is it given the whole limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from ..manifest import OK, Model
@@ -29,7 +28,7 @@ SAME_STEPS = "same steps"
 NOT_REACHED = "not reached"
 #: what a model says that has shown something about a mutant that it does not kill
 SHOWN = (OK, SAME_STEPS, NOT_REACHED)
-#: so many of the cheapest models are tried before all mutants are put together
+#: so many of the cheapest models are tried before mutants are put together
 EAGER = 4
 NOWHERE = ("", 0, 0, 0, 0)
 LIMIT = Kind.LIMIT.value
@@ -45,8 +44,6 @@ class Case:
     models: Sequence[Model]
     #: models to try first, by name
     first: Sequence[str] = ()
-    #: whether all models passed it before
-    resistant: bool = False
     killed_by: str | None = None
     model: str | None = None
     said: dict[str, str] = field(default_factory=dict)
@@ -88,7 +85,7 @@ class Runner:
         self._modules = modules
         self._jobs = jobs
         self._listener = listener
-        self._base: dict[str, Verdict] = {}
+        self._bases: dict[str, Verdict] = {}
         #: whether a run may take the whole limit
         self._patient = False
 
@@ -96,47 +93,67 @@ class Runner:
         """Fill in the cases. On an interrupt the JVMs are ended; cases that are no longer open keep their verdict."""
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
-                self._listener.at("one by one")
-                list(pool.map(self._likely, cases))
-                self._patient = False
-                self._all_models(cases, pool)
                 self._patient = True
-                self._all_models([case for case in cases if case.give_another_chance()], pool)
+                self._each(cases, pool, lambda case, model: model.name in case.first)
+                self._matterless([case for case in cases if case.is_open], pool)
+                self._patient = False
+                self._each(cases, pool, lambda case, model: not case.mutant.demands or model in case.models[:EAGER])
+                self._together([case for case in cases if case.is_open and case.mutant.demands], pool)
+                self._each(cases, pool)
+                self._patient = True
+                self._each([case for case in cases if case.give_another_chance()], pool)
             except BaseException:
                 self._trials.runs.end()
                 raise
 
-    def _all_models(self, cases: Sequence[Case], pool: Executor) -> None:
-        names = list(dict.fromkeys(model.name for case in cases for model in case.models))
-        for index, name in enumerate(names):
-            left = [case for case in cases if case.is_open and name not in case.said]
-            self._through(name, left, index >= EAGER, pool)
+    def _each(self, cases: Sequence[Case], pool: Executor, wanted: Callable[[Case, Model], bool] | None = None) -> None:
+        """Each case on all models, or the `wanted` ones, until one kills it."""
 
-    def _likely(self, case: Case) -> None:
-        for model in case.models:
-            if case.is_open and model.name in case.first:
-                self._try(case, model)
+        def through(case: Case) -> None:
+            for model in case.models:
+                if case.is_open and model.name not in case.said and (wanted is None or wanted(case, model)):
+                    self._listener.at(f"{model.name}: {case.mutant.operator}")
+                    self._try(case, model)
 
-    def _through(self, name: str, cases: Sequence[Case], together: bool, pool: Executor) -> None:
-        if not cases:
-            return
-        model = _named(cases[0].models, name)
-        base = self._baseline(model)
-        for case in cases if base.said == OK else ():
-            if case.mutant.kind != "guard" and base.coverage.get(case.mutant.place or NOWHERE) == 0:
-                self._note(case, name, NOT_REACHED)
-        groups = _groups([case for case in cases if name not in case.said], together)
-        self._listener.at(f"{name}: {sum(map(len, groups))} together")
-        for case in self._passing(model, groups, together, pool):
-            self._note(case, name, SAME_STEPS if case.mutant.adds else OK)
-        left = [case for case in cases if name not in case.said]
-        self._listener.at(f"{name}: {len(left)} one by one")
-        list(pool.map(lambda case: self._try(case, _named(case.models, name)), left))
+        list(pool.map(through, cases))
 
-    def _baseline(self, model: Model) -> Verdict:
-        if model.name not in self._base:
-            self._base[model.name] = self._trials.steps(model, {}, coverage=True)
-        return self._base[model.name]
+    def _matterless(self, cases: Sequence[Case], pool: Executor) -> None:
+        """Note of each case the models in which it does not matter."""
+        models = {model.name: model for case in cases for model in case.models}
+        self._listener.at(f"{len(models)} models: what they reach")
+        bases = pool.map(self._trials.steps, models.values())
+        self._bases |= dict(zip(models, bases, strict=True))
+        asked = {name: _asked_of(name, cases) for name in models}
+        self._listener.at(f"{len(models)} models: what adds steps")
+        same = pool.map(lambda name: self._trials.adding_nothing(models[name], self._modules, asked[name]), models)
+        for name, nothing in zip(models, same, strict=True):
+            for case in cases:
+                if name not in case.said and case.mutant.name in nothing:
+                    self._note(case, name, SAME_STEPS)
+                elif name not in case.said and self._never_reaches(name, case.mutant):
+                    self._note(case, name, NOT_REACHED)
+
+    def _never_reaches(self, name: str, mutant: Mutant) -> bool:
+        base = self._bases[name]
+        return base.said == OK and mutant.kind != "guard" and base.coverage.get(mutant.place or NOWHERE) == 0
+
+    def _together(self, cases: Sequence[Case], pool: Executor) -> None:
+        """Note of each case, all of which demand more, the models in which it holds what it demands."""
+        for name in dict.fromkeys(model.name for case in cases for model in case.models):
+            holds = partial(self._holds, name)
+            groups = [[case for case in cases if case.is_open and name not in case.said]]
+            while groups := [group for group in groups if group]:
+                self._listener.at(f"{name}: {sum(map(len, groups))} together")
+                found = list(zip(groups, pool.map(holds, groups), strict=True))
+                for case in [case for group, all_hold in found if all_hold for case in group]:
+                    self._note(case, name, OK)
+                groups = [half for group, all_hold in found if not all_hold for half in _split(group)]
+
+    def _holds(self, name: str, group: Sequence[Case]) -> bool:
+        """Whether all that the group demands holds in a model."""
+        changes = joined((case.mutant for case in group), self._modules)
+        model = _named(group[0].models, name)
+        return self._trials.run(model, changes, self._limit_s(model)).said == OK
 
     def _try(self, case: Case, model: Model) -> None:
         verdict = self._trials.run(model, case.mutant.changes, self._limit_s(model))
@@ -153,37 +170,13 @@ class Runner:
             self._listener.ended(case)
 
     def _limit_s(self, model: Model) -> float | None:
-        base = self._base.get(model.name)
+        base = self._bases.get(model.name)
         return None if self._patient or base is None else PATIENCE_S + PATIENCE * base.seconds
 
-    def _passing(self, model: Model, groups: list[list[Case]], halve: bool, pool: Executor) -> Iterator[Case]:
-        while groups:
-            found = list(pool.map(lambda group: self._passes(model, group), groups))
-            yield from (case for group, nothing in zip(groups, found, strict=True) if nothing for case in group)
-            adding = [group for group, nothing in zip(groups, found, strict=True) if not nothing]
-            groups = [half for group in adding if halve or group[0].resistant for half in _split(group)]
 
-    def _passes(self, model: Model, group: Sequence[Case]) -> bool:
-        """Whether none of the group matters to the model."""
-        changes = joined((case.mutant for case in group), self._modules)
-        if group[0].mutant.demands:
-            return self._trials.run(_named(group[0].models, model.name), changes, self._limit_s(model)).said == OK
-        verdict = self._trials.steps(model, changes, limit_s=self._limit_s(model))
-        return verdict.said == OK and verdict.generated == self._baseline(model).generated
-
-
-def _groups(cases: Sequence[Case], together: bool) -> list[list[Case]]:
-    """The cases to be tried at once, those that are likely to come out alike in one group."""
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        mutant = case.mutant
-        if not (mutant.adds or mutant.demands):
-            continue
-        if case.resistant or (together and not mutant.is_common):
-            groups.setdefault(f"{mutant.kind}, survived: {case.resistant}", []).append(case)
-        elif mutant.is_common:
-            groups.setdefault(mutant.says.partition("guard")[2], []).append(case)
-    return list(groups.values())
+def _asked_of(name: str, cases: Sequence[Case]) -> list[Mutant]:
+    """The mutants that only add steps, of which the model `name` has said nothing yet."""
+    return [case.mutant for case in cases if case.mutant.adds and name not in case.said]
 
 
 def _split(group: list[Case]) -> list[list[Case]]:

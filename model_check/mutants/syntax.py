@@ -127,6 +127,11 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(child)
 
 
+def has_comment(node: Node) -> bool:
+    """Whether there is a comment in `node`."""
+    return node.type in _COMMENTS or any(has_comment(child) for child in node.children)
+
+
 def words(node: Node) -> str:
     """The text of `node` on one line."""
     return " ".join((node.text or b"").decode().split())

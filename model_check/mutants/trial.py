@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from ..manifest import DEADLOCK, OK, Manifest, Model
 from ..output import Coverage, Kind, Result
 from ..tlc import Run, Runs, run_tlc
 from ..workspace import prepare
+from .generator import NEXT, Mutant
+from .probe import INIT, questions
+from .syntax import Module
 
 _KILLS = (Kind.INVARIANT, Kind.ACTION_PROPERTY, Kind.TEMPORAL_PROPERTY, Kind.DEADLOCK)
 #: a mutant may have many more states than the model has: it is given up then
@@ -25,7 +28,6 @@ class Verdict:
     killed_by: str | None
     said: str
     seconds: float
-    generated: int = 0
     coverage: Coverage = field(default_factory=dict)
 
 
@@ -42,17 +44,32 @@ class Trials:
         """The verdict on `model` where the modules of `changes` have another text."""
         result = self._run(model, changes, limit_s=limit_s)
         if result.kind not in _KILLS:
-            return Verdict(None, result.kind.value, result.seconds, result.progress.generated)
+            return Verdict(None, result.kind.value, result.seconds)
         killer, more = self._killer(model, changes, result)
-        return Verdict(killer, killer or "violation without a name", result.seconds + more, result.progress.generated)
+        return Verdict(killer, killer or "violation without a name", result.seconds + more)
 
-    def steps(
-        self, model: Model, changes: Mapping[str, str], coverage: bool = False, limit_s: float | None = None
-    ) -> Verdict:
-        """All steps of `model`, no property being checked; with `coverage`, how often each part was evaluated."""
+    def steps(self, model: Model) -> Verdict:
+        """All steps of `model`, no property being checked, and how often each part was evaluated."""
         bare = replace(model, invariants=(), properties=(), deadlock=False)
-        result = self._run(bare, changes, ("-coverage", "1") if coverage else (), limit_s)
-        return Verdict(None, result.kind.value, result.seconds, result.progress.generated, result.coverage)
+        result = self._run(bare, {}, ("-coverage", "1"))
+        return Verdict(None, result.kind.value, result.seconds, result.coverage)
+
+    def adding_nothing(
+        self, model: Model, modules: Mapping[str, Module], mutants: Sequence[Mutant], limit_s: float | None = None
+    ) -> set[str]:
+        """The mutants without a guard, by name, that add no step to `model`. One of which TLC can evaluate no step, or
+        not before the limit, is not among them."""
+        bare = replace(model, invariants=(), properties=(), deadlock=False, specification=None, init=INIT, next=NEXT)
+        left = list(mutants)
+        while left:
+            asking = questions(modules, model.module, left)
+            result = self._run(bare, asking.changes, limit_s=limit_s)
+            if result.kind is Kind.OK:
+                added = {int(number) for number in result.said}
+                return {mutant.name for number, mutant in asking.asked.items() if number not in added}
+            failed = asking.failed(result.explanation)
+            left = [mutant for mutant in left if mutant.name not in failed] if failed else []
+        return set()
 
     def _run(
         self, model: Model, changes: Mapping[str, str], options: tuple[str, ...] = (), limit_s: float | None = None

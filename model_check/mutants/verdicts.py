@@ -14,7 +14,7 @@ from ..manifest import OK, Model
 from ..output import Kind
 from .fingerprint import Fingerprints
 from .generator import Mutant
-from .runner import NOT_REACHED, SAME_STEPS, SHOWN, Case, without
+from .runner import NOT_REACHED, SAME_STEPS, Case, without
 from .syntax import short_hash
 
 VERDICTS = Path(__file__).resolve().parent / "verdicts.json"
@@ -132,12 +132,7 @@ def case_for(
     """The case to run: first what killed the mutant before, if something did, and never the models `untouched`, nor
     those that a run before has asked."""
     said = dict.fromkeys(untouched, NOT_REACHED) | dict(begun or {})
-    if record is None:
-        return Case(mutant, models, mutant.first, said=said)
-    if record.model:
-        return Case(mutant, models, [record.model], said=said)
-    resistant = all(said in SHOWN for said in record.said.values())
-    return Case(mutant, models, mutant.first, resistant, said=said)
+    return Case(mutant, models, [record.model] if record and record.model else mutant.first, said=said)
 
 
 def record(case: Case, keys: Keys) -> Record:
