@@ -24,7 +24,7 @@ def flat(node: Node, replacements: Replacements) -> str:
         items = [f"({flat(kids(item)[-1], replacements)})" for item in kids(node)]
         return f"({_LISTS[node.type].join(items)})"
     if _is_plain(node, replacements):
-        return words(node)
+        return _text(node)
     return " ".join(flat(child, replacements) for child in kids(node))
 
 
@@ -33,3 +33,8 @@ def _is_plain(node: Node, replacements: Replacements) -> bool:
     return not has_comment(node) and not any(
         each.type in _LISTS or (each.start_byte, each.end_byte) in replacements for each in walk(node)
     )
+
+
+def _text(node: Node) -> str:
+    text = (node.text or b"").decode()
+    return words(node) if "\n" in text else text  # the blanks in a string are part of it

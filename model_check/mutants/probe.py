@@ -9,18 +9,16 @@ for each guard in it. A step found so is said, and not done; one that changes no
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ..output import SAYS
 from .flat import Replacements, flat
 from .generator import NEXT, Mutant
-from .operators import Operators, is_conjunction, is_disjunction, operands
-from .operators import reference as operator_of
-from .syntax import Module, closure, kids, names_in, words
+from .meetings import Meetings
+from .operators import Operators, is_disjunction, operands
+from .syntax import Module, closure
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -75,108 +73,62 @@ def questions(modules: Mapping[str, Module], root: str, mutants: Sequence[Mutant
     Not asked for is a guard that one step may meet several times, false at some and true at others.
     """
     operators = Operators(closure(modules, root))
-    known = [each for each in mutants if each.adds and each.edit and each.module in operators.modules]
-    met = Meetings(operators, known).of_operator(NEXT)
+    known = [each for each in mutants if each.adds and each.module in operators.modules]
+    meetings = Meetings(operators, known)
+    met = meetings.of_operator(NEXT)
     asked = dict(enumerate((each for each in known if met[each.name] == 1), 1))
-    texts = {name: _asking(module, operators, asked) for name, module in operators.modules.items()}
-    return Questions(texts, asked)
+    texts = _Texts(operators, meetings, {each.name: number for number, each in asked.items()})
+    return Questions({name: texts.of(module) for name, module in operators.modules.items()}, asked)
 
 
-class Meetings:
-    """How often one step may meet each guard."""
+class _Texts:
+    """Texts of modules in which guards are asked for, each by the number of its mutant."""
 
-    def __init__(self, operators: Operators, mutants: Sequence[Mutant]) -> None:
+    def __init__(self, operators: Operators, meetings: Meetings, numbers: Mapping[str, int]) -> None:
         self._operators = operators
-        self._guards: dict[tuple[str, int, int], str] = {}
-        for mutant in mutants:
-            assert mutant.edit is not None
-            self._guards[mutant.module, mutant.edit.start, mutant.edit.end] = mutant.name
-        self.of_operator = cache(self._of_operator)
+        self._meetings = meetings
+        self._numbers = numbers
+        self._changes: dict[str, dict[tuple[int, int], Callable[[str], str]]] = {}
+        for (module, *place), name in meetings.guards.items():
+            if number := numbers.get(name):
+                self._change(module, place, f"((probe' # {number}) = ({{}}))")
+        for (module, *place), names in meetings.passed_by.items():
+            if asked := sorted(numbers[name] for name in names if name in numbers):
+                self._change(module, place, f"(probe' \\notin {{{{{', '.join(map(str, asked))}}}}} /\\ ({{}}))")
 
-    def _of_operator(self, name: str) -> Counter[str]:
-        if name not in self._operators:
-            return Counter()
-        return self._of(self._operators.module_of[name].name, self._operators[name].body)
+    def _change(self, module: str, place: Sequence[int], form: str) -> None:
+        first, last = place
+        self._changes.setdefault(module, {})[first, last] = form.format
 
-    def _of(self, module: str, node: Node) -> Counter[str]:
-        found = self._below(module, node)
-        guard = self._guards.get((module, node.start_byte, node.end_byte))
-        return found + Counter([guard]) if guard and not found[guard] else found
+    def of(self, module: Module) -> str:
+        """The text of `module`, each definition that asks on one line."""
+        text = module.text
+        for name, definition in sorted(module.definitions.items(), key=lambda each: -each[1].node.start_byte):
+            body = definition.body
+            if new := self._body(module.name, name, body):
+                text = f"{text[: body.start_byte]}{new}\n{text[body.end_byte :]}"
+        if any(each in self._operators.modules for each in module.extends):
+            return text
+        return _headed(module, text, len(self._numbers))
 
-    def _below(self, module: str, node: Node) -> Counter[str]:
-        if is_conjunction(node):
-            return sum((self._of(module, part) for part in operands(node)), Counter())
-        parts, total = _alternatives(node)
-        found: Counter[str] = Counter()
-        for part in parts:
-            found |= self._of(module, part)
-        if used := operator_of(node):
-            found |= self.of_operator(used)
-        return found + found if total else found
+    def _body(self, module: str, name: str, body: Node) -> str | None:
+        changes = self._changes.get(module, {})
+        if name == NEXT:
+            return "\n".join(["", *self._next(module, body, changes)])
+        if name == INIT:
+            return f"({flat(body, {})}) /\\ probe = 0"
+        is_changed = any(body.start_byte <= first and last <= body.end_byte for first, last in changes)
+        return flat(body, changes) if is_changed else None
 
-
-def _alternatives(node: Node) -> tuple[list[Node], bool]:
-    """The parts of `node` of which a step takes one, and whether it must take that for several values."""
-    parts = kids(node)
-    if is_disjunction(node):
-        return operands(node), False
-    match node.type:
-        case "parentheses":
-            return [parts[1]], False
-        case "let_in":
-            return parts[-1:], False
-        case "if_then_else":
-            return parts[3::2], False
-        case "bounded_quantification":
-            return parts[-1:], parts[0].type == "forall" or words(parts[0]) == "\\A"
-    return ([parts[2]], False) if node.type == "bound_infix_op" and parts[1].type == "implies" else ([], False)
-
-
-def _asking(module: Module, operators: Operators, asked: Mapping[int, Mutant]) -> str:
-    """The text of `module`, all definitions with guards that are asked for written anew."""
-    own = {number: each for number, each in asked.items() if each.module == module.name}
-    text = module.text
-    for name, definition in sorted(module.definitions.items(), key=lambda each: -each[1].node.start_byte):
-        body = definition.body
-        if new := _body(name, body, operators, asked, own):
-            text = f"{text[: body.start_byte]}{new}\n{text[body.end_byte :]}"
-    return text if any(each in operators.modules for each in module.extends) else _headed(module, text, len(asked))
-
-
-def _body(
-    name: str, body: Node, operators: Operators, asked: Mapping[int, Mutant], own: Mapping[int, Mutant]
-) -> str | None:
-    inside = {number: each.edit for number, each in own.items() if each.operator == name and each.edit}
-    replacements = {(edit.start, edit.end): _negated(number) for number, edit in inside.items()}
-    match name:
-        case "Next":
-            return "\n".join(["", *_next(body, replacements, operators, asked)])
-        case "Init":
-            return f"({flat(body, replacements)}) /\\ probe = 0"
-    return flat(body, replacements) if inside else None
-
-
-def _negated(number: int) -> Callable[[str], str]:
-    return lambda guard: f"((probe' # {number}) = ({guard}))"
-
-
-def _next(body: Node, replacements: Replacements, operators: Operators, asked: Mapping[int, Mutant]) -> Iterator[str]:
-    """The alternatives of `Next`: each as it is, and once for each guard in it that is asked for."""
-    moved = f" /\\ {VARS}' # {VARS}" if VARS in operators else ""
-    for part in operands(body) if is_disjunction(body) else [body]:
-        action = flat(part, replacements)
-        yield f"  \\/ (probe' = 0 /\\ ({action}))"
-        for number in _met_in(part, operators, asked):
-            yield f"  \\/ (Asked({number}) /\\ ({action}){moved} /\\ Found({number}))"
-
-
-def _met_in(part: Node, operators: Operators, asked: Mapping[int, Mutant]) -> Iterator[int]:
-    reached = operators.reached(names_in(part))
-    for number, mutant in asked.items():
-        assert mutant.edit is not None
-        inside = mutant.operator == NEXT and part.start_byte <= mutant.edit.start < part.end_byte
-        if inside or mutant.operator in reached:
-            yield number
+    def _next(self, module: str, body: Node, changes: Replacements) -> Iterator[str]:
+        """The alternatives of `Next`: each as it is, and once for each guard in it that is asked for."""
+        moved = f" /\\ {VARS}' # {VARS}" if VARS in self._operators else ""
+        for part in operands(body) if is_disjunction(body) else [body]:
+            action = flat(part, changes)
+            yield f"  \\/ (probe' = 0 /\\ ({action}))"
+            for name in self._meetings.of(module, part):
+                if number := self._numbers.get(name):
+                    yield f"  \\/ (Asked({number}) /\\ ({action}){moved} /\\ Found({number}))"
 
 
 def _headed(module: Module, text: str, count: int) -> str:

@@ -11,7 +11,7 @@ from palimpsest_model_check.manifest import Model
 from palimpsest_model_check.mutants import alone
 from palimpsest_model_check.mutants.fingerprint import Fingerprints
 from palimpsest_model_check.mutants.generator import generate
-from palimpsest_model_check.mutants.runner import PATIENCE_S, Case, Runner
+from palimpsest_model_check.mutants.runner import EAGER, PATIENCE_S, Case, Runner
 from palimpsest_model_check.mutants.syntax import parse
 from palimpsest_model_check.mutants.trial import Verdict
 from palimpsest_model_check.mutants.verdicts import (
@@ -33,7 +33,7 @@ from tests.model_check.pretended import (
 
 
 def test_a_mutant_with_states_without_end_gets_the_whole_limit_only_if_no_other_model_kills_it() -> None:
-    trials = Pretended({("f", "n < Max"): "InRange"}, dict.fromkeys(("n < Max", "seen >= 0"), 1))
+    trials = Pretended({("f", "n < Max"): "InRange"}, {"n < Max", "seen >= 0"})
     trials.endless = frozenset("b")
     killed, survives = [Case(mutant, models()) for mutant in guards()[:2]]
     run_pretended(trials, [killed, survives])
@@ -43,13 +43,13 @@ def test_a_mutant_with_states_without_end_gets_the_whole_limit_only_if_no_other_
     assert survives.undecided == ["b"]
 
 
-def test_what_adds_no_step_together_is_not_checked_one_by_one() -> None:
-    trials = Pretended({("f", "n < Max"): "InRange"}, {"n < Max": 1})
-    cases = [Case(mutant, models(), resistant=True) for mutant in guards()]
+def test_what_adds_no_step_to_a_model_is_not_checked_there() -> None:
+    trials = Pretended({("f", "n < Max"): "InRange"}, {"n < Max"})
+    cases = [Case(mutant, models()) for mutant in guards()]
     run_pretended(trials, cases)
     found = {case.mutant.says.partition("guard  ")[2]: (case.killed_by, case.model) for case in cases}
     assert found == {"n < Max": ("InRange", "f"), "seen >= 0": (None, None), "n > 5": (None, None)}
-    assert trials.calls["run"] == len("abcdef")  # the one that adds a step, in each model
+    assert trials.calls == {"adding": len("abcdef"), "run": len("abcdef")}  # the one that adds a step, in each model
 
 
 def test_a_part_that_is_never_evaluated_is_not_checked_there() -> None:
@@ -57,12 +57,10 @@ def test_a_part_that_is_never_evaluated_is_not_checked_there() -> None:
     assert mutant.place is not None
 
     class Covering(Pretended):
-        def steps(
-            self, model: Model, changes: Mapping[str, str], coverage: bool = False, limit_s: float | None = None
-        ) -> Verdict:
-            return Verdict(None, "ok", 0.0, 100, {mutant.place: int(model.name == "b")} if mutant.place else {})
+        def steps(self, model: Model) -> Verdict:
+            return Verdict(None, "ok", 0.0, {mutant.place: int(model.name == "b")} if mutant.place else {})
 
-    trials = Covering({}, {})
+    trials = Covering({}, set())
     case = Case(mutant, models("abc"))
     run_pretended(trials, [case])
     assert (case.said, case.undecided) == ({"a": "not reached", "b": "ok", "c": "not reached"}, [])
@@ -72,12 +70,12 @@ def test_a_part_that_is_never_evaluated_is_not_checked_there() -> None:
 def test_premises_that_may_all_go_are_checked_together() -> None:
     demanding = SPEC.replace("InRange == n <= Max", "InRange == seen = 0 /\\ n >= 0 => n <= Max")
     premises = [each for each in generate(steps_module(demanding), models()) if each.kind == "premise"]
-    trials = Pretended({}, {})
-    cases = [Case(mutant, models(), resistant=True) for mutant in premises]
+    trials = Pretended({}, set())
+    cases = [Case(mutant, models()) for mutant in premises]
     Runner(trials, steps_module(demanding), 2, Quiet()).run(cases)  # type: ignore[arg-type]
     assert len(cases) == 2
     assert all(set(case.said.values()) == {"ok"} for case in cases)
-    assert trials.calls["run"] == len("abcdef")
+    assert trials.calls["run"] == EAGER * len(cases) + len("abcdef") - EAGER
 
 
 def test_a_premise_under_a_negation_or_on_the_left_of_another_is_checked_alone() -> None:
@@ -92,14 +90,8 @@ def test_a_premise_under_a_negation_or_on_the_left_of_another_is_checked_alone()
     }
 
 
-def test_what_showed_nothing_before_is_not_put_together_with_others() -> None:
-    mutant = guards()[0]
-    assert case_for(mutant, models("a"), Record(None, None, {"a": "same steps"}, 1.0, "")).resistant
-    assert not case_for(mutant, models("a"), Record(None, None, {"a": "evaluation error"}, 1.0, "")).resistant
-
-
 def test_what_killed_a_mutant_before_is_tried_first() -> None:
-    trials = Pretended({("e", "n < Max"): "InRange", ("a", "n < Max"): "Other"}, {})
+    trials = Pretended({("e", "n < Max"): "InRange", ("a", "n < Max"): "Other"}, set())
     mutant = next(each for each in guards() if "n < Max" in each.says)
     case = case_for(mutant, models(), Record("InRange", "e", {}, 1.0, ""))
     run_pretended(trials, [case])
@@ -107,7 +99,7 @@ def test_what_killed_a_mutant_before_is_tried_first() -> None:
 
 
 def test_a_mutant_is_not_tried_on_a_model_that_checks_nothing_of_what_it_changes() -> None:
-    trials = Pretended({("a", "n < Max"): "InRange"}, {})
+    trials = Pretended({("a", "n < Max"): "InRange"}, {"n < Max"})
     mutant = next(each for each in guards() if "n < Max" in each.says)
     case = case_for(mutant, models("ab"), None, untouched=["a"])
     run_pretended(trials, [case])
@@ -136,7 +128,7 @@ def test_a_property_is_alone_where_no_other_kills_its_mutant() -> None:
     for name, mutant in mutants.items():
         by = next(by for (_, dropped), by in kills.items() if dropped in mutant.says)
         verdicts.mutants[name] = Record(by, "a", {}, 0.0, keys.of_kill(mutant, "a"))
-    runner = Runner(Both(kills, {}), steps_module(), 2, Quiet())  # type: ignore[arg-type]
+    runner = Runner(Both(kills, set()), steps_module(), 2, Quiet())  # type: ignore[arg-type]
     names = alone.properties_of(checked)
     alone.find(names, mutants, checked, verdicts, keys, runner)
     dropped = {name: mutants[kept["mutant"]].says.partition("guard  ")[2] for name, kept in verdicts.alone.items()}
@@ -146,16 +138,14 @@ def test_a_property_is_alone_where_no_other_kills_its_mutant() -> None:
 
 def test_an_interrupt_ends_the_threads_and_keeps_what_came_out() -> None:
     class Interrupted(Pretended):
-        runs = type("Ended", (), {"end": lambda self: ended.set()})()
-
         def run(self, model: Model, changes: Mapping[str, str], limit_s: float | None = None) -> Verdict:
             if "n > 5" in lost(changes):
                 raise KeyboardInterrupt
             return Verdict("InRange", "InRange", 0.0)
 
-    ended = threading.Event()
     cases = [Case(mutant, models("a")) for mutant in guards()]
+    interrupted = Interrupted({}, {"n > 5", "n < Max", "seen >= 0"})
     with pytest.raises(KeyboardInterrupt):
-        run_pretended(Interrupted({}, {"n > 5": 1, "n < Max": 1, "seen >= 0": 1}), cases)
-    assert ended.is_set()
+        run_pretended(interrupted, cases)
+    assert interrupted.runs.ended
     assert [case.is_open for case in cases if "n > 5" in case.mutant.says] == [True]

@@ -190,7 +190,9 @@ def test_a_run_that_was_not_brought_to_its_end_is_gone_on_with(tmp_path: Path) -
     Verdicts(begun={mutant.name: begun(half, keys)}).save(tmp_path / "verdicts.json")
     kept = load_verdicts(tmp_path / "verdicts.json").begun[mutant.name]
     assert kept.keys == {"a": keys.of_kill(mutant, "a")}
-    case, trials = case_for(mutant, models("ab"), None, begun=kept.said), Pretended({("a", "n < Max"): "Even"}, {})
-    trials.adds = {"n < Max": 1}
+    case, trials = (
+        case_for(mutant, models("ab"), None, begun=kept.said),
+        Pretended({("a", "n < Max"): "Even"}, {"n < Max"}),
+    )
     run_pretended(trials, [case])
     assert case.said == {"a": "ok", "b": "ok"}
