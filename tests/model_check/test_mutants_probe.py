@@ -109,9 +109,9 @@ def test_what_one_run_says_to_add_nothing_leaves_the_states_as_they_are_one_by_o
     # of what TLC cannot evaluate without its guard nothing is said
     assert words_of(adding) >= {"queue # <<>>", "n # q", "q < 9"}
     base = states(manifest, model, {}, tmp_path / "base")
-    found = {each.name: states(manifest, model, dict(each.changes), tmp_path / each.name) for each in mutants}
-    assert {found[each.name] for each in same} == {base}
-    assert found[next(each.name for each in mutants if "queue # <<>>" in each.says)] is None
+    assert {states(manifest, model, dict(each.changes), tmp_path / each.name) for each in same} == {base}
+    unreadable = next(each for each in adding if "queue # <<>>" in each.says)
+    assert states(manifest, model, dict(unreadable.changes), tmp_path / "unreadable") is None
 
 
 def test_a_guard_that_a_step_may_meet_several_times_is_not_asked_for(manifest: Manifest) -> None:
