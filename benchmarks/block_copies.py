@@ -20,7 +20,7 @@ import torch
 from palimpsest.kv_cache import KVCacheBlockCopy, copy_kv_cache_blocks_inplace
 
 NUM_BLOCKS = 512
-REPEATS, AT_LEAST_S = 7, 0.02
+REPEATS, AT_LEAST_S = 25, 0.008
 MOST_BYTES = {"cpu": 1 << 31, "cuda": 1 << 33}
 KINDS = "apart", "scattered", "chain"
 

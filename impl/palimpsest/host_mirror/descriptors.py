@@ -50,8 +50,8 @@ def reclaim(pending: Pending, free: list[DescriptorBatch]) -> None:
 def take(free: list[DescriptorBatch], count: int) -> DescriptorBatch:
     """The smallest free batch that has room for `count` descriptors, or a new one."""
     least = max(64, 1 << (count - 1).bit_length()) if count else 64
-    if free and free[-1].capacity == least:  # as good as any
-        return free.pop()
+    if free and free[0].capacity == least:  # none is smaller
+        return free.pop(0)
     fitting = [batch for batch in free if batch.capacity >= count]
     if not fitting:
         return DescriptorBatch(least)

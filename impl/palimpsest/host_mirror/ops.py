@@ -1,7 +1,7 @@
 """Batched copies between addresses, on the device's current stream or, without a device, at once.
 
 On CUDA one call of `cuMemcpyBatchAsync` where the extra `[cuda]` (cuda-bindings) is installed and the driver has
-it; otherwise, and for a few pieces, one `cudaMemcpyAsync` for each piece.
+it; otherwise one `cudaMemcpyAsync` for each piece.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import torch
 from palimpsest.errors import CopyFailedError
 from palimpsest.host_mirror.streams import current_stream, has_device
 
-#: so many pieces are queued in less time one by one
-FEW = 8
 _COPY_DEFAULT = 4  # cudaMemcpyDefault: the direction follows from the addresses
 
 BatchedCopy = Callable[[list[int], list[int], list[int], int], None]
@@ -37,7 +35,7 @@ def swap_blocks_batch(src: torch.Tensor, dst: torch.Tensor, sizes: torch.Tensor)
     batched = batched_copy()
     stream = current_stream().cuda_stream
     pieces = src.tolist(), dst.tolist(), sizes.tolist()
-    if batched is not None and stream and src.numel() > FEW:  # the legacy default stream takes no batches
+    if batched is not None and stream:  # the legacy default stream takes no batches
         batched(*pieces, stream)
     else:
         _copy_each(*pieces, stream)
