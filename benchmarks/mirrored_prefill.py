@@ -2,13 +2,18 @@
 
     python benchmarks/mirrored_prefill.py
 
-8,192 rows of 60 layers of 1,152 bytes (566 MB) on a CUDA device; prints both rates and their ratio as JSON, and a
-step with a forward of 15 ms, whose layers report one after the other, over the same forward without a mirror.
+8,192 rows of 60 layers of 1,152 bytes (566 MB) on a CUDA device; prints both rates and their ratio as JSON.
+
+Then steps with a forward of 15 ms, whose layers report one after the other, over the same forward without a
+mirror; and that forward with plain copies of the same bytes in the mirror's order (a layer's rows behind the layer, the
+next forward behind the last copy). The three are taken in turns on a device that is warm, since one under load clocks
+down for seconds. `step_ms` is the wall time of a step of many with one wait at the end, each ratio the rounds' median.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,20 +24,22 @@ from palimpsest.host_mirror import HostMirror, HostMirrorConfig, LayerSpec, Mirr
 from palimpsest.host_mirror.runtime import allocate_pinned_host_pool, release_pinned_state
 
 LAYERS, ROWS, WIDTH, BLOCK = 60, 8192, 576, 64
-REPEATS, STEPS = 8, 20
-FORWARD_S = 0.015
+REPEATS, STEPS, ROUNDS = 8, 20, 12
+FORWARD_S, WARM_S = 0.015, 2.0
 
 
 def main() -> None:
     """Measure, best of the repeats, and print."""
-    whole = torch.empty(LAYERS, ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")
+    whole = torch.randn(LAYERS, ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")
     landing, registered = allocate_pinned_host_pool(whole.nbytes)
     mirror = HostMirror(configuration())
     mirror.initialize()
     try:
         copied = min(timed(lambda: page_locked_copy(landing, whole)) for _ in range(REPEATS))
         mirrored = min(mirror_prefill(mirror) for _ in range(REPEATS))
-        overlapped = overlap(mirror, Layer(FORWARD_S / LAYERS))
+        overlapped = overlap(
+            mirror, Layer(FORWARD_S / LAYERS), whole, landing.view(torch.bfloat16).view(LAYERS, ROWS, WIDTH)
+        )
     finally:
         mirror.shutdown()
         release_pinned_state([], [registered])
@@ -85,40 +92,68 @@ def mirror_prefill(mirror: HostMirror) -> float:
 
 
 class Layer:
-    """Work on the device that takes about `seconds`."""
+    """Work on a warm device that takes `seconds` on average: whole matrix products, in some calls one more."""
 
     def __init__(self, seconds: float) -> None:
         self._x = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16) / 45
-        self._times = 200
-        self()
-        self._times = max(1, round(200 * seconds / timed(self)))
+        self._times, self._due = 4000.0, 0.0
+        until, taken = time.perf_counter() + WARM_S, 0.0
+        while time.perf_counter() < until:
+            taken = timed(self)
+        self._times *= seconds / taken
 
     def __call__(self) -> None:
         y = self._x
-        for _ in range(self._times):
-            y = y @ self._x
+        self._due += self._times
+        while self._due >= 1:
+            y, self._due = y @ self._x, self._due - 1
 
 
-def overlap(mirror: HostMirror, layer: Layer) -> dict[str, float]:
-    """Milliseconds of a step with the mirror, and without it, and their ratio."""
+def overlap(mirror: HostMirror, layer: Layer, whole: torch.Tensor, landing: torch.Tensor) -> dict[str, Any]:
+    """Milliseconds of a step without the mirror and with it, and the ratios of steps to those without."""
+    side, ready = torch.cuda.Stream(), [torch.cuda.Event() for _ in range(LAYERS)]
 
     def without() -> None:
-        for _ in range(STEPS * LAYERS):
+        for _ in range(LAYERS):
             layer()
 
-    def with_mirror() -> None:
-        for _ in range(STEPS):
-            begin_step(mirror)
-            for handle in mirror.worker.cache_handles:
-                layer()
-                handle.finish_kv_update()
-            mirror.finish_forward()
+    def plain() -> None:
+        for number in range(LAYERS):
+            layer()
+            ready[number].record()
+            side.wait_event(ready[number])
+            with torch.cuda.stream(side):
+                landing[number].copy_(whole[number], non_blocking=True)
+        torch.cuda.current_stream().wait_stream(side)
 
-    alone = min(timed(without) for _ in range(2))
-    beside = min(timed(with_mirror) for _ in range(2))
+    def mirrored() -> None:
+        begin_step(mirror)
+        for handle in mirror.worker.cache_handles:
+            layer()
+            handle.finish_kv_update()
+        mirror.finish_forward()
+
+    kinds = without, plain, mirrored
+    rounds = [[0.0] * len(kinds) for _ in range(ROUNDS)]
+    for number, times in enumerate(rounds):
+        for turn in range(len(kinds)):
+            which = (number + turn) % len(kinds)
+            times[which] = timed(lambda step=kinds[which]: [step() for _ in range(STEPS)]) / STEPS
     mirror.settle()
-    milliseconds = [round(1e3 * seconds / STEPS, 2) for seconds in (beside, alone)]
-    return {"step_ms": milliseconds[0], "step_ms_without": milliseconds[1], "step_ratio": round(beside / alone, 3)}
+    return summary(rounds[1:])
+
+
+def summary(rounds: list[list[float]]) -> dict[str, Any]:
+    """What the rounds, each of seconds without, with plain copies and mirrored, say."""
+    alone, _, mirrored = (statistics.median(times) for times in zip(*rounds, strict=True))
+    ratios = sorted(with_mirror / without for without, _, with_mirror in rounds)
+    return {
+        "step_ms": round(1e3 * mirrored, 2),
+        "step_ms_without": round(1e3 * alone, 2),
+        "step_ratio": round(statistics.median(ratios), 3),
+        "step_ratio_from_to": [round(ratios[0], 3), round(ratios[-1], 3)],
+        "step_ratio_of_plain_copies": round(statistics.median(plain / without for without, plain, _ in rounds), 3),
+    }
 
 
 def timed(work: Callable[[], Any]) -> float:

@@ -152,8 +152,12 @@ class Steps:
 
     def step(self, pages: Pages, request: int, positions: range, *transfers: Any, accepted: Any = None) -> None:
         """A whole step of one request; `accepted` marks the rows of a deferred batch that stand."""
-        deferred = accepted is not None
         self.start(*transfers, mirrors={"r": pages.mirrors(positions)})
+        self.forward(pages, request, positions, accepted)
+
+    def forward(self, pages: Pages, request: int, positions: range, accepted: Any = None) -> None:
+        """What follows the start of such a step."""
+        deferred = accepted is not None
         self.target(pages, request, positions, deferred=deferred)
         self.mirror.finish_forward(None if accepted is None else np.array(accepted, dtype=np.int64))
         kept = range(positions.start, positions.start + (sum(accepted) if accepted is not None else len(positions)))

@@ -117,10 +117,30 @@ def test_rows_that_the_next_forward_overwrites_land_as_they_were():
                 assert torch.equal(steps.host(layer, owner, range(16)), rows(1, range(16), layer, number))
 
 
-def test_block_copies_on_the_device_read_all_sources_first():
-    cache = torch.arange(64 * 16 * 576, device="cuda", dtype=torch.float32).view(64, 16, 576).to(torch.bfloat16)
-    before = cache.clone()
-    moves = [KVCacheBlockCopy(block, block + 1) for block in range(20)]
-    copy_kv_cache_blocks_inplace([cache, cache.view(torch.int16)], 64, moves)
-    assert torch.equal(cache[1:21], before[:20])
-    assert torch.equal(cache[21:], before[21:])
+@pytest.mark.parametrize(
+    "moves",
+    [
+        [(3, 9)],
+        [(3, 4), (4, 5)],
+        [(3, 4), (4, 3)],
+        [(3, 3), (8, 2), (8, 1)],
+        [(block, block + 1) for block in range(20)],
+        [(block, 63 - block) for block in range(30)],
+    ],
+    ids=["one", "chain of two", "swap", "one source", "chain", "apart"],
+)
+def test_block_copies_on_the_device_read_all_sources_first(moves):
+    """Caches of their own, one cache under two names, and two packed in one storage beside bytes of nobody's."""
+    backing = torch.randint(256, (5, 64, 16 * 48 + 8), dtype=torch.uint8, device="cuda")
+    owned = [layer.clone().view(torch.int16).view(64, 16, -1) for layer in backing[:3, :, : 16 * 48].contiguous()]
+    twice, packed = backing[3].clone(), backing[4].clone()
+    layers = [*owned, twice, twice.view(torch.int16), packed[:, :256], packed[:, 300:500]]
+    before = [layer.clone() for layer in layers]
+    copy_kv_cache_blocks_inplace(layers, 64, [KVCacheBlockCopy(*move) for move in moves])
+    for was, layer in zip(before, layers, strict=True):
+        want = was.clone()
+        for source, destination in moves:
+            want[destination] = was[source]
+        assert torch.equal(layer, want)
+    assert torch.equal(packed[:, 256:300], backing[4][:, 256:300])
+    assert torch.equal(packed[:, 500:], backing[4][:, 500:])

@@ -270,6 +270,22 @@ def test_layers_of_one_source_go_to_the_host_while_later_ones_are_still_to_come(
             assert torch.equal(steps.host(layer, owner, range(4)), rows(1, range(4), layer, 1))
 
 
+def test_towards_the_end_of_a_forward_fewer_layers_go_together_and_the_last_one_alone():
+    owner, deep = pages(), range(20)
+    layers = tuple(LayerSpec(f"layers.{n}", WIDTH, leader=n == 0) for n in deep)
+    with Steps(layers=layers) as steps:
+        steps.start(mirrors={"r": owner.mirrors(range(4))})
+        steps.mirror.begin_forward(steps.batch(owner, range(4), deferred=False))
+        handed_on = []
+        for layer in deep:
+            before = len(steps.mirror.worker._submitted_mirror_layers)
+            steps.mirror.write(layer, rows(1, range(4), layer, 1))
+            handed_on.append(len(steps.mirror.worker._submitted_mirror_layers) - before)
+        steps.mirror.finish_forward()
+    assert [count for count in handed_on if count] == [4, 4, 4, 3, 2, 1, 1, 1]
+    assert handed_on[-1] == 1
+
+
 # ------------------------------------------------------------------ EventNotReused
 
 

@@ -45,7 +45,9 @@ def busy(steps: Steps) -> None:
         for layer in (*TARGETS, DRAFT):
             mirror.import_rows(layer, second.host_slots(range(6)), rows(2, range(6), layer, 0))
         mirror.set_request(1, second.host)
-        steps.step(second, 2, range(6, 8), second.transfer(3, 1, restore=True), accepted=[1, 1])
+        steps.start(second.transfer(3, 1, restore=True), mirrors={"r": second.mirrors(range(6, 8))})
+        mirror.ranks.barrier()  # else the writer's rows land in the page while the other rank restores it, or after
+        steps.forward(second, 2, range(6, 8), accepted=[1, 1])
         steps.start(host_block_copies=[KVCacheBlockCopy(5, 0)])
         select(steps, first, [0, 5])
         steps.start()

@@ -6,6 +6,7 @@ the free list only when the event recorded behind the copy has landed.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Protocol
 
@@ -27,12 +28,13 @@ class DescriptorBatch:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.src, self.dst, self.sizes = (torch.empty(capacity, dtype=torch.int64) for _ in range(3))
+        self._arrays = self.src.numpy(), self.dst.numpy(), self.sizes.numpy()
 
     def put(self, start: int, src: IntArray, dst: IntArray, sizes: IntArray) -> int:
         """Store descriptors from number `start` on; gives the number after the last."""
         stop = start + src.size
-        for array, values in ((self.src, src), (self.dst, dst), (self.sizes, sizes)):
-            array[start:stop] = torch.from_numpy(values)
+        for array, values in zip(self._arrays, (src, dst, sizes), strict=True):
+            array[start:stop] = values
         return stop
 
 
@@ -47,9 +49,12 @@ def reclaim(pending: Pending, free: list[DescriptorBatch]) -> None:
 
 def take(free: list[DescriptorBatch], count: int) -> DescriptorBatch:
     """The smallest free batch that has room for `count` descriptors, or a new one."""
+    least = max(64, 1 << (count - 1).bit_length()) if count else 64
+    if free and free[0].capacity == least:  # none is smaller
+        return free.pop(0)
     fitting = [batch for batch in free if batch.capacity >= count]
     if not fitting:
-        return DescriptorBatch(max(64, 1 << (count - 1).bit_length()) if count else 64)
+        return DescriptorBatch(least)
     best = min(fitting, key=lambda batch: batch.capacity)
     free.remove(best)
     return best
@@ -60,7 +65,7 @@ def take(free: list[DescriptorBatch], count: int) -> DescriptorBatch:
 
 def row_bytes(resident: torch.Tensor) -> int:
     """Bytes of one row of a resident cache [blocks, rows, ...]."""
-    return resident[0, 0].numel() * resident.element_size()
+    return math.prod(resident.shape[2:]) * resident.element_size()
 
 
 def row_copies(
@@ -71,11 +76,10 @@ def row_copies(
     `resident`: [blocks, rows, ...], each block's rows dense; `host`: [slots, ...], dense. `seams`: host addresses
     that no copy may cross, since memory on its two sides was registered apart.
     """
-    width, page_rows = row_bytes(resident), int(resident.shape[1])
-    stride = resident.stride(0) * resident.element_size()
-    spans = rows.spans(source_index, 0 if stride == page_rows * width else page_rows)
-    src = resident.data_ptr() + spans.source // page_rows * stride + spans.source % page_rows * width
-    return split_at_seams(RowSpans(src, host.data_ptr() + spans.destination * width, spans.rows * width), seams)
+    page_bytes = resident.stride(0) * resident.element_size()
+    spans = rows.in_bytes(source_index, int(resident.shape[1]), page_bytes, row_bytes(resident))
+    src, dst = spans.source + resident.data_ptr(), spans.destination + host.data_ptr()
+    return split_at_seams(RowSpans(src, dst, spans.rows), seams)
 
 
 def page_copies(

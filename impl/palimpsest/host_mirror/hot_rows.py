@@ -87,7 +87,7 @@ class HotRowTable:
 
     def forget_rows(self, states: IntArray, slots: IntArray) -> None:
         """The rows at host `slots` were written anew by the requests in `states`, one for one."""
-        for state in np.unique(states).tolist():
+        for state in np.flatnonzero((self.slots >= 0).any(axis=1)).tolist():
             self._forget(state, np.isin(self.slots[state], slots[states == state]))
 
     def forget_blocks(self, blocks: Iterable[int], block_rows: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from palimpsest.errors import CopyFailedError
+from palimpsest.host_mirror.streams import current_stream, has_device
 
 _COPY_DEFAULT = 4  # cudaMemcpyDefault: the direction follows from the addresses
 
@@ -28,11 +29,11 @@ def swap_blocks_batch(src: torch.Tensor, dst: torch.Tensor, sizes: torch.Tensor)
     """
     if not src.numel():
         return
-    if not torch.cuda.is_available():
+    if not has_device():
         copy_on_host(src, dst, sizes)
         return
     batched = batched_copy()
-    stream = torch.cuda.current_stream().cuda_stream
+    stream = current_stream().cuda_stream
     pieces = src.tolist(), dst.tolist(), sizes.tolist()
     if batched is not None and stream:  # the legacy default stream takes no batches
         batched(*pieces, stream)

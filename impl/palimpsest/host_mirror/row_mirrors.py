@@ -1,9 +1,9 @@
 """Mirroring the rows that a step writes: layer by layer behind a prefill, all layers at once behind the rest.
 
 A phase mirrors each of its layers exactly once. A layer that runs from Python reports its rows (`finish_kv_update`);
-layers of one source that follow one another are handed on together, `LAYERS_TOGETHER` at most, so that copies run
-while later layers compute. What did not report by the end of the phase, since a full graph replayed it or its rows
-could still be rejected, is handed on then.
+layers of one source that follow one another are handed on together, `LAYERS_TOGETHER` at most and fewer towards the
+end, so that copies run while later layers compute. What did not report by the end of the phase, since a full graph
+replayed it or its rows could still be rejected, is handed on then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from palimpsest.host_mirror.rows import RowSet, select_written_row_mirrors
 from palimpsest.host_mirror.streams import run_on
 from palimpsest.host_mirror.types import SparseKVRowMirror
 
-#: few enough that little is left to copy when the last layer is done, many enough that handing on costs little
+#: many enough that handing on costs the caller little
 LAYERS_TOGETHER = 4
 
 
@@ -67,18 +67,20 @@ class RowMirrorMixin(DmaMixin):
         if not (self._writes_host() and self._is_active(layer)) or layer in self._per_layer_mirrored:
             return
         self._per_layer_mirrored.add(layer)
-        self._layer_ready_events[layer].record()
         source = self.cache_handles[layer].runtime.resident_source_index
         last = layer + 1 == len(self.cache_handles)
         if last or self._enough_wait(layer) or self.cache_handles[layer + 1].runtime.resident_source_index != source:
-            self._submit_reported(self._layer_ready_events[layer])
+            ready = self._layer_ready_events[layer]
+            ready.record()
+            self._submit_reported(ready)
 
     def _enough_wait(self, layer: int) -> bool:
-        """Whether the layers that wait are handed on. The last ones of a deep stack go one by one: little computes
-        behind them that a copy could hide behind."""
-        at_the_end = len(self.cache_handles) - layer <= LAYERS_TOGETHER <= len(self._submitted_mirror_layers)
+        """Whether the layers that wait are handed on. In a deep stack at most half as many go together as compute
+        behind them, so that at the end of the forward the last layer's rows alone are still to be copied."""
         waiting = len(self._per_layer_mirrored) - len(self._submitted_mirror_layers)
-        return at_the_end or waiting >= LAYERS_TOGETHER
+        deep = len(self._submitted_mirror_layers) >= LAYERS_TOGETHER
+        left = len(self.cache_handles) - 1 - layer
+        return waiting >= (min(LAYERS_TOGETHER, max(1, left // 2)) if deep else LAYERS_TOGETHER)
 
     def _is_active(self, layer: int) -> bool:
         handle = self.cache_handles[layer]

@@ -80,24 +80,35 @@ def _cut_runs(
 
 
 class RowSet:
-    """A step's row mirrors as arrays, with the spans of each source worked out once for all of its layers."""
+    """A step's row mirrors as arrays, with the spans of each source worked out once for all of its layers alike."""
 
     def __init__(self, mirrors: Sequence[SparseKVRowMirror]) -> None:
         self.mirrors = tuple(mirrors)
         self.num_rows = sum(mirror.num_rows for mirror in mirrors)
         self._destination = np.array([mirror.destination_start for mirror in mirrors], dtype=np.int64)
         self._rows = np.array([mirror.num_rows for mirror in mirrors], dtype=np.int64)
-        self._spans: dict[tuple[int, int], RowSpans] = {}
+        self._in_bytes: dict[tuple[int, int, int, int], RowSpans] = {}
 
-    def spans(self, source_index: int, page_rows: int = 0) -> RowSpans:
-        """The spans of a source, those that go on from one another joined. `page_rows`: no span crosses a resident
-        page of so many rows, for pages that do not follow one another in memory; 0 where they do."""
-        key = (source_index, page_rows)
-        if key not in self._spans:
-            source = np.array([mirror.source_starts[source_index] for mirror in self.mirrors], dtype=np.int64)
-            spans = RowSpans(source, self._destination, self._rows)
-            self._spans[key] = _split_at_pages(spans, page_rows) if page_rows else _joined(spans)
-        return self._spans[key]
+    def in_bytes(self, source_index: int, page_rows: int, page_bytes: int, row_bytes: int) -> RowSpans:
+        """Where the rows of a source lie, in bytes from the start of a layer's resident pages and host rows.
+
+        Its pages have `page_rows` rows of `row_bytes` and begin `page_bytes` apart. Spans that go on from one another
+        in memory are joined.
+        """
+        key = (source_index, page_rows, page_bytes, row_bytes)
+        if key not in self._in_bytes:
+            spans = self._spans(source_index, 0 if page_bytes == page_rows * row_bytes else page_rows)
+            page, row = np.divmod(spans.source, page_rows)
+            source = page * page_bytes + row * row_bytes
+            self._in_bytes[key] = RowSpans(source, spans.destination * row_bytes, spans.rows * row_bytes)
+        return self._in_bytes[key]
+
+    def _spans(self, source_index: int, page_rows: int) -> RowSpans:
+        """The spans of a source. `page_rows`: none crosses a resident page of so many rows, for pages that do not
+        follow one another in memory; 0 where they do."""
+        source = np.array([mirror.source_starts[source_index] for mirror in self.mirrors], dtype=np.int64)
+        spans = RowSpans(source, self._destination, self._rows)
+        return _split_at_pages(spans, page_rows) if page_rows else _joined(spans)
 
 
 def _joined(spans: RowSpans) -> RowSpans:

@@ -8,6 +8,7 @@ tests on the host see the orders that a device can show. Every wait has a bound.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -176,6 +177,11 @@ class DeviceEvent(torch.cuda.Event):
 
     bound: tuple[Sync, float] = STANDARD, DEFAULT_TIMEOUT_S
 
+    def record(self, stream: Any = None) -> None:
+        """Be done once everything queued on `stream` so far is done; None: on the caller's."""
+        event: Any = super()  # whose methods are not typed
+        event.record(current_stream() if stream is None else stream)
+
     def synchronize(self) -> None:
         """Wait until it is done. Raises `MirrorTimeoutError`."""
         sync, timeout_s = self.bound
@@ -189,7 +195,13 @@ class DeviceEvent(torch.cuda.Event):
 
 def current_stream() -> Any:
     """The stream that the caller's device work goes to; without a device, the caller's own order."""
-    return torch.cuda.current_stream() if torch.cuda.is_available() else CALLER
+    return torch.cuda.current_stream(torch.cuda.current_device()) if has_device() else CALLER
+
+
+@functools.cache
+def has_device() -> bool:
+    """Whether this process has a device of CUDA's or ROCm's; torch takes microseconds to say so."""
+    return torch.cuda.is_available()
 
 
 def new_stream(device: torch.device) -> Any:
@@ -200,7 +212,7 @@ def new_stream(device: torch.device) -> Any:
 
 def is_capturing() -> bool:
     """Whether the caller's device work is being captured into a graph, when nothing of the host's takes part."""
-    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    return bool(has_device() and torch.cuda.is_current_stream_capturing())
 
 
 def run_on(stream: Any, work: Callable[[], object]) -> None:

@@ -7,9 +7,9 @@ bytes under another shape. What is copied is bytes: the span that a cache's bloc
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -58,7 +58,7 @@ def copy_kv_cache_blocks_inplace(
     sources, destinations = _distinct(kv_cache_block_copies, num_blocks)
     if sources:
         plan = _Plan(sources, destinations)
-        for part in _by_storage(caches, num_blocks):
+        for part in _parts(caches, num_blocks):
             _copy(part, plan)
 
 
@@ -75,12 +75,21 @@ def _distinct(copies: Sequence[KVCacheBlockCopy], num_blocks: int) -> tuple[list
 
 
 class _Plan:
-    """Copies of blocks, and on demand an order in which each can be done by itself."""
+    """Copies of blocks; on demand an order in which each can be done by itself, and their numbers on a device."""
 
     def __init__(self, sources: list[int], destinations: list[int]) -> None:
         self.sources, self.destinations = sources, destinations
+        self._sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    @cached_property
+    def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sources and destinations, sent to `device` together and once."""
+        if device not in self._sent:
+            both = torch.tensor(self.sources + self.destinations).to(device, non_blocking=True)
+            read, write = both.chunk(2)
+            self._sent[device] = read, write
+        return self._sent[device]
+
+    @functools.cached_property
     def ordered(self) -> tuple[list[tuple[int, int]], list[list[int]]]:
         """Source and destination of copies, in an order in which none overwrites what a later one reads; and the rings
         that are left: blocks each of which becomes the next one, and the last the first."""
@@ -114,16 +123,23 @@ def _rings(source_of: dict[int, int]) -> list[list[int]]:
 
 
 def _copy(part: _Part, plan: _Plan) -> None:
-    """Copy what one storage has. Views that cover one another's bytes are all read before one is written."""
-    if part.apart and part.views[0].is_cpu:
-        _copy_block_by_block(part.views, *plan.ordered)
-        return
-    read, write = (
-        torch.tensor(blocks).to(part.views[0].device, non_blocking=True) for blocks in (plan.sources, plan.destinations)
-    )
-    taken = [view.index_select(0, read) for view in part.views]
-    for view, rows in zip(part.views, taken, strict=True):
-        view.index_copy_(0, write, rows)
+    """Copy what a part has. Views that cover one another's bytes are all read before one is written."""
+    views, device = part.views, part.views[0].device
+    if not part.apart:
+        read, write = plan.on(device)
+        taken = [view.index_select(0, read) for view in views]
+        for view, rows in zip(views, taken, strict=True):
+            view.index_copy_(0, write, rows)
+    elif device.type == "cpu":
+        _copy_block_by_block(views, *plan.ordered)
+    elif len(plan.sources) == 1:
+        source, destination = plan.sources[0], plan.destinations[0]
+        for view in views:
+            view[destination].copy_(view[source])
+    else:
+        read, write = plan.on(device)
+        for view in views:
+            view.index_copy_(0, write, view.index_select(0, read))
 
 
 def _copy_block_by_block(views: list[torch.Tensor], moves: list[tuple[int, int]], rings: list[list[int]]) -> None:
@@ -149,7 +165,7 @@ def _as_array(view: torch.Tensor) -> Array:
 
 
 class _Part(NamedTuple):
-    """What one storage has to copy."""
+    """What is to be copied in one storage, or in several of one device."""
 
     #: a line per block; together they cover each byte of the blocks once
     views: list[torch.Tensor]
@@ -157,20 +173,25 @@ class _Part(NamedTuple):
     apart: bool
 
 
-def _by_storage(caches: list[torch.Tensor], num_blocks: int) -> list[_Part]:
-    """What is to be copied in each storage that the caches are views of."""
+def _parts(caches: list[torch.Tensor], num_blocks: int) -> list[_Part]:
+    """What is to be copied: in the storages of dense caches that have theirs for themselves, and in each other one."""
     sharing: dict[int, list[torch.Tensor]] = {}
     for cache in caches:
         if cache.numel():
             sharing.setdefault(cache.untyped_storage().data_ptr(), []).append(cache)
-    return [_part(of_storage, num_blocks) for of_storage in sharing.values()]
+    alone: dict[int, list[torch.Tensor]] = {}
+    parts = []
+    for of_storage in sharing.values():
+        first = of_storage[0]
+        if len(of_storage) == 1 and first.is_contiguous():
+            alone.setdefault(first.get_device(), []).append(_folded(first, num_blocks))
+        else:
+            parts.append(_part(of_storage, num_blocks))
+    return parts + [_Part(views, apart=True) for views in alone.values()]
 
 
 def _part(caches: list[torch.Tensor], num_blocks: int) -> _Part:
     """What the caches of one storage have to copy."""
-    first = caches[0]
-    if len(caches) == 1 and first.is_contiguous():
-        return _Part([_in_words(first, num_blocks)], apart=True)
     spans: set[BlockSpan] = set()
     gapped = []
     for cache in caches:
@@ -179,19 +200,21 @@ def _part(caches: list[torch.Tensor], num_blocks: int) -> _Part:
         else:
             spans.add(span)
     merged = _merged(spans)
-    views = [_view_of(first, span, num_blocks) for span in merged] + gapped
+    views = [_view_of(caches[0], span, num_blocks) for span in merged] + gapped
     return _Part(views, len(views) == 1 or (not gapped and _apart(merged, num_blocks)))
 
 
-def _in_words(cache: torch.Tensor, num_blocks: int) -> torch.Tensor:
-    """A line per block of a contiguous cache, in the widest words that fit. (What is so already is not viewed again: of
-    sixty layers that took longer than to copy a block.)"""
-    width = cache.element_size()
-    start, length = int(cache.storage_offset()) * width, cache.nbytes // num_blocks
-    word = next(word for word in _WORDS if not (start % word.itemsize or length % word.itemsize))
+def _folded(cache: torch.Tensor, num_blocks: int) -> torch.Tensor:
+    """A line per block of a contiguous cache. (What is so already is not viewed again, nor in wider words: of sixty
+    layers that takes longer than to copy a block.)"""
     rows = cache.detach() if cache.requires_grad else cache
-    rows = rows if rows.dim() == 2 and rows.shape[0] == num_blocks else rows.view(num_blocks, -1)
-    return rows if rows.dtype == word else rows.view(word)
+    return rows if rows.shape[0] == num_blocks else rows.view(num_blocks, -1)
+
+
+@functools.lru_cache(maxsize=1024)
+def _word(*numbers: int) -> torch.dtype:
+    """The widest integers of which each of these numbers of bytes has a whole number."""
+    return next(word for word in _WORDS if not any(number % word.itemsize for number in numbers))
 
 
 def _span(cache: torch.Tensor, num_blocks: int) -> BlockSpan | None:
@@ -234,7 +257,7 @@ def _apart(spans: list[BlockSpan], num_blocks: int) -> bool:
 
 def _view_of(owner: torch.Tensor, span: BlockSpan, num_blocks: int) -> torch.Tensor:
     """The blocks of `span` in the storage of `owner`, in the widest words that fit."""
-    word = next(word for word in _WORDS if not any(number % word.itemsize for number in span))
+    word = _word(*span)
     start, length, stride = (number // word.itemsize for number in span)
     whole = torch.empty(0, dtype=word, device=owner.device)
     return whole.set_(owner.untyped_storage(), start, (num_blocks, length), (stride, 1))
