@@ -136,7 +136,9 @@ def test_block_copies_on_the_device_read_all_sources_first(moves):
     twice, packed = backing[3].clone(), backing[4].clone()
     layers = [*owned, twice, twice.view(torch.int16), packed[:, :256], packed[:, 300:500]]
     before = [layer.clone() for layer in layers]
-    copy_kv_cache_blocks_inplace(layers, 64, [KVCacheBlockCopy(*move) for move in moves])
+    eight_bit = owned[0].view(torch.float8_e4m3fn)  # a type that torch does not copy by index
+    given = [eight_bit, *layers[1:]]
+    copy_kv_cache_blocks_inplace(given, 64, [KVCacheBlockCopy(*move) for move in moves])
     for was, layer in zip(before, layers, strict=True):
         want = was.clone()
         for source, destination in moves:

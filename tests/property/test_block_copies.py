@@ -54,6 +54,27 @@ def test_overlapping_copies_read_all_sources_first_and_leave_padding_alone(moves
     assert torch.equal(backing, untouched)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bool, torch.complex64], ids=str)
+def test_elements_that_torch_does_not_copy_by_index_are_copied_all_the_same(dtype):
+    backing = (
+        torch.arange(BLOCKS * 6 * 16, dtype=torch.int64)
+        .div(3, rounding_mode="floor")
+        .remainder(2)
+        .to(torch.uint8)
+        .view(BLOCKS, 6, 16)
+    )
+    typed = backing.view(dtype)
+    gapped, dense = typed[..., ::2], backing.clone()  # by index where elements leave gaps; on a device always
+    before, moves = backing.clone(), [KVCacheBlockCopy(0, 1), KVCacheBlockCopy(1, 0)]
+    copy_kv_cache_blocks_inplace([gapped], BLOCKS, moves)
+    copy_kv_cache_blocks_inplace([dense.view(dtype)], BLOCKS, moves)
+    assert torch.equal(dense, before[[1, 0, *range(2, BLOCKS)]])
+    width = dtype.itemsize
+    of_gapped = before.view(BLOCKS, 6, -1, 2, width)
+    want = torch.stack([of_gapped[[1, 0, *range(2, BLOCKS)]][..., 0, :], of_gapped[..., 1, :]], dim=3)
+    assert torch.equal(backing, want.view(BLOCKS, 6, 16))
+
+
 @settings(deadline=None)
 @given(moves=copies())
 def test_blocks_with_gaps_between_their_elements_leave_the_gaps_alone(moves):

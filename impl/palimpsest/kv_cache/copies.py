@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 _WORD_OF_SIZE = {word.itemsize: word for word in _WORDS} | {16: torch.complex128}
+#: what torch copies by index on every kind of device; eight-bit floats, for one, it does not
+_INDEXED = frozenset({*_WORDS, torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 
 class KVCacheBlockCopy(NamedTuple):
@@ -196,7 +198,7 @@ def _part(caches: list[torch.Tensor], num_blocks: int) -> _Part:
     gapped = []
     for cache in caches:
         if (span := _span(cache, num_blocks)) is None:
-            gapped.append(cache.view(num_blocks, -1, *cache.shape[1:]))
+            gapped.append(_indexed(cache).view(num_blocks, -1, *cache.shape[1:]))
         else:
             spans.add(span)
     merged = _merged(spans)
@@ -207,8 +209,14 @@ def _part(caches: list[torch.Tensor], num_blocks: int) -> _Part:
 def _folded(cache: torch.Tensor, num_blocks: int) -> torch.Tensor:
     """A line per block of a contiguous cache. (What is so already is not viewed again, nor in wider words: of sixty
     layers that takes longer than to copy a block.)"""
-    rows = cache.detach() if cache.requires_grad else cache
+    rows = _indexed(cache)
     return rows if rows.shape[0] == num_blocks else rows.view(num_blocks, -1)
+
+
+def _indexed(cache: torch.Tensor) -> torch.Tensor:
+    """`cache`, its elements taken for ones of the same size where torch does not copy theirs by index."""
+    plain = cache.detach() if cache.requires_grad else cache
+    return plain if plain.dtype in _INDEXED else plain.view(_WORD_OF_SIZE[plain.element_size()])
 
 
 @functools.lru_cache(maxsize=1024)
