@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .read_rules import ReadRules
 from .rules import Args
-from .tables import ABSENT, IN_TRANSIT, IntArray, KeyTable, Record, Task, Ticket
+from .tables import ABSENT, IN_TRANSIT, IntArray, KeyTable, Record, Task, Ticket, distinct
 
 Lost = dict[tuple[int, str], list[int]]
+Keys = tuple[str, ...]
 
 
 class ClaimRules(ReadRules):
@@ -25,9 +24,7 @@ class ClaimRules(ReadRules):
         self.preserve(slots, overtaken, post["preserved"])
         self.drop([rid for rid in overtaken if rid in s.reads], post["dropped"])
         s.publishes += 1
-        for key in (*args["immediate"], *args["deferred"]):
-            if key not in s.keys:
-                s.keys[key] = KeyTable(s.num_slots)
+        s.tell_apart(args["immediate"], args["deferred"])
         self._claim(args, post, slots)
         begun = s.begun
         assert begun is not None
@@ -69,7 +66,8 @@ class ClaimRules(ReadRules):
         """Reads of this step's hits that touch its own slots."""
         begun = self.s.begun
         assert begun is not None
-        hit = [request for request, at in begun.hits.items() if self.s.among(at, slots).any()]
+        touched = self.s.each_among(begun.hits.values(), slots)
+        hit = [request for request, rows in zip(begun.hits, touched, strict=True) if np.count_nonzero(rows)]
         return [begun.reads.pop(key) for key in [key for key in begun.reads if key[0] in hit]] if hit else []
 
     # ---------------------------------------------------------------- the claim
@@ -92,7 +90,7 @@ class ClaimRules(ReadRules):
         for key, tags in s.frozen[args["page"]].tags.items():
             if tags.shape[0] != slots.size:
                 self.differ("tags", slots.size, tags.shape[0])
-            s.keys[key].note_tags(slots, tags)
+            s.note_tags(key, slots, tags)
             records[key].tags[key] = tags
 
     def _generation(self, request: str) -> int:
@@ -162,15 +160,15 @@ class ClaimRules(ReadRules):
         if not slots.size:
             return
         s.tenant[slots] = 0
-        for key, table in s.keys.items():
+        for keys, table in s.families.items():
             table.status[slots] = ABSENT
             writers = table.writer[slots]
             if not np.count_nonzero(writers):
                 continue
-            for tid in set(writers.tolist()) - {0}:
-                if s.tasks[tid].deferred:
+            for tid in distinct(writers):
+                if tid and s.tasks[tid].deferred:
                     gone = slots[writers == tid]
-                    s.tasks[tid].lose(key, gone)
+                    s.tasks[tid].lose(keys, gone)
                     table.writer[gone] = 0
 
     def _take_slots(
@@ -178,48 +176,51 @@ class ClaimRules(ReadRules):
     ) -> Lost:
         """Claim the slots key by key, compare each with the log, and give the rows that tasks lose."""
         s = self.s
-        changed = s.tenant[slots] != tenants
-        s.tenant[slots] = tenants
-        self.same("slots.status", sorted(s.keys), sorted(logged))
+        if s.keys.keys() != logged.keys():
+            self.differ("slots.status", sorted(s.keys), sorted(logged))
         lost: Lost = {}
-        for key in s.keys:
-            if (record := records.get(key)) is not None:
-                self._write_key(lost, key, slots, record)
-                self.same_everywhere("slots.status", IN_TRANSIT, logged[key]["status"], slots)
-                self.same_rows("slots.writer", record.tids, logged[key]["writer"], slots)
-                self.same_rows("slots.version", record.versions[key], logged[key]["version"], slots)
+        for keys, table in s.families.items():
+            if (record := records.get(keys[0])) is not None:
+                self._write_keys(lost, keys, table, slots, record)
+                self._same_written(keys, slots, record, logged)
             else:
-                self._lose_key(lost, key, slots[changed])
-                self.same_slots(slots, {key: logged[key]})
+                self._lose_keys(lost, keys, table, slots[s.tenant[slots] != tenants])
+                self.same_slots(keys, table, slots, logged)
+        s.tenant[slots] = tenants
         return lost
 
-    def _write_key(self, lost: Lost, key: str, slots: IntArray, record: Record) -> None:
-        table = self.s.keys[key]
-        self._note_lost(lost, key, slots, table.writer[slots], record.tids)
-        table.version[slots] = record.versions[key] = table.version[slots] + 1
+    def _write_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray, record: Record) -> None:
+        self._note_lost(lost, keys, slots, table.writer[slots], record.tids)
+        table.version[slots] = versions = table.version[slots] + 1
+        record.versions.update(dict.fromkeys(keys, versions))
         table.status[slots] = IN_TRANSIT
         table.writer[slots] = record.tids
 
-    def _lose_key(self, lost: Lost, key: str, slots: IntArray) -> None:
-        table = self.s.keys[key]
-        self._note_lost(lost, key, slots, table.writer[slots], np.zeros(slots.size, dtype=np.int64))
+    def _same_written(self, keys: Keys, slots: IntArray, record: Record, logged: dict[str, Args]) -> None:
+        for key in keys:
+            self.same_everywhere("slots.status", IN_TRANSIT, logged[key]["status"], slots)
+            self.same_rows("slots.writer", record.tids, logged[key]["writer"], slots)
+            self.same_rows("slots.version", record.versions[key], logged[key]["version"], slots)
+
+    def _lose_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray) -> None:
+        self._note_lost(lost, keys, slots, table.writer[slots], np.zeros(slots.size, dtype=np.int64))
         table.version[slots] += 1
         table.status[slots] = ABSENT
         table.writer[slots] = 0
 
-    def _note_lost(self, lost: Lost, key: str, slots: IntArray, before: IntArray, after: IntArray) -> None:
+    def _note_lost(self, lost: Lost, keys: Keys, slots: IntArray, before: IntArray, after: IntArray) -> None:
         if not np.count_nonzero(before):
             return
         robbed = (before > 0) & (before != after)
-        for tid in sorted(set(before[robbed].tolist())):
+        for tid in distinct(before[robbed]):
             gone = slots[robbed & (before == tid)]
-            lost[tid, key] = sorted(gone.tolist())
-            self.s.tasks[tid].lose(key, gone)
+            lost.update(dict.fromkeys([(tid, key) for key in keys], sorted(gone.tolist())))
+            self.s.tasks[tid].lose(keys, gone)
 
-    def same_slots(self, slots: IntArray, keys: dict[str, Any]) -> None:
-        """Compare all that is known of `slots`, key by key."""
-        for key, logged in keys.items():
-            table = self.s.keys[key]
-            self.same_rows("slots.version", table.version[slots], logged["version"], slots)
-            self.same_rows("slots.status", table.status[slots], logged["status"], slots)
-            self.same_rows("slots.writer", table.writer[slots], logged["writer"], slots)
+    def same_slots(self, keys: Keys, table: KeyTable, slots: IntArray, logged: dict[str, Args]) -> None:
+        """Compare all that is known of `slots` for the keys of a table."""
+        version, status, writer = table.version[slots], table.status[slots], table.writer[slots]
+        for key in keys:
+            self.same_rows("slots.version", version, logged[key]["version"], slots)
+            self.same_rows("slots.status", status, logged[key]["status"], slots)
+            self.same_rows("slots.writer", writer, logged[key]["writer"], slots)

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .tables import IntArray, State
+from .state import State
+from .tables import IntArray
 from .verdict import PROPERTIES_OF, RejectedError
 
 Args = dict[str, Any]

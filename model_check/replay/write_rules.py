@@ -6,11 +6,11 @@ import numpy as np
 
 from .page_rules import PageRules
 from .rules import Args
-from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, lines_at
+from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, distinct, lines_at
 
 NOTHING_LANDS = KeyLanding(NO_ROWS, NO_ROWS, NO_ROWS)
 
-Part = tuple[int, Record, int, int]
+Part = tuple[Record, int, int]
 
 
 class WriteRules(PageRules):
@@ -153,9 +153,10 @@ class WriteRules(PageRules):
                 self.differ("rows", list(spec), [entry["key"] for entry in post["rows"]])
             landing[key] = self._same_landing(spec.get(key, NOTHING_LANDS), rows)
             self._same_tags(key, landing[key], rows["tags"])
-            self.s.keys[key].pool[landing[key].slots] = TORN
         if missing := [key for key, rows in spec.items() if key not in landing and rows.slots.size]:
             self.differ("rows", list(spec), [key for key in spec if key not in missing])
+        for table, torn in self.s.landing_by_table(landing).items():
+            table.pool[torn.slots] = TORN
         for task in tasks:
             task.landing = landing
 
@@ -173,13 +174,13 @@ class WriteRules(PageRules):
 
     def _same_tags(self, key: str, landing: KeyLanding, logged: dict[str, IntArray]) -> None:
         """The rows that are written carry the identities that were frozen."""
-        table, slots = self.s.keys[key], landing.slots
-        expected = [key] if table.tags is not None and slots.size else []
+        tags, slots = self.s.tags.get(key), landing.slots
+        expected = [key] if tags is not None and slots.size else []
         self.same("tags", expected, list(logged))
         if landing.tags is not None and expected == [key]:
             self.same_rows("tags", landing.tags, logged[key], slots)
-        elif expected and table.tags is not None:
-            spec, now = lines_at(table.tags, slots), table.version[slots] == landing.versions
+        elif expected and tags is not None:
+            spec, now = lines_at(tags, slots), self.s.keys[key].version[slots] == landing.versions
             if np.count_nonzero(now) == now.size:
                 self.same_rows("tags", spec, logged[key], slots)
             elif logged[key].shape == spec.shape:
@@ -193,15 +194,17 @@ class WriteRules(PageRules):
         if not record.disturbed and not tasks[0].deferred and record.owners == [task.tid for task in tasks]:
             tags = record.tags.get
             return {key: KeyLanding(record.slots, record.tids, at, tags(key)) for key, at in record.versions.items()}
-        parts = [(task.tid, *part) for task in tasks if not task.abandoned for part in task.parts]
-        records = {id(record): record for _, record, _, _ in parts}.values()
-        keys = dict.fromkeys(key for record in records for key in record.versions)
-        return {key: self._key_landing(key, [part for part in parts if key in part[1].versions], tasks) for key in keys}
+        parts = [part for task in tasks if not task.abandoned for part in task.parts]
+        landing: Landing = {}
+        for keys in self.s.families:  # they are in the same records
+            if written := [part for part in parts if keys[0] in part[0].versions]:
+                landing.update(dict.fromkeys(keys, self._key_landing(keys[0], written, tasks)))
+        return landing
 
     def _key_landing(self, key: str, parts: list[Part], tasks: list[Task]) -> KeyLanding:
-        slots = np.concatenate([record.slots[start:stop] for _, record, start, stop in parts])
-        versions = np.concatenate([record.versions[key][start:stop] for _, record, start, stop in parts])
-        tids = np.repeat([part[0] for part in parts], [stop - start for _, _, start, stop in parts])
+        slots = np.concatenate([record.slots[start:stop] for record, start, stop in parts])
+        versions = np.concatenate([record.versions[key][start:stop] for record, start, stop in parts])
+        tids = np.concatenate([record.tids[start:stop] for record, start, stop in parts])
         for task in tasks:
             if key in task.lost:
                 keep = ~((tids == task.tid) & self.s.among(slots, task.lost_slots(key)))
@@ -216,7 +219,7 @@ class WriteRules(PageRules):
     ) -> tuple[IntArray, IntArray, IntArray]:
         """A task that wrote a slot again lands the later row; two tasks never land the same slot."""
         kept, whose = slots[last], tids[last]
-        for tid in np.unique(tids).tolist():
+        for tid in distinct(tids):
             if not self.s.among(slots[tids == tid], kept[whose == tid]).all():
                 self.reject("one task writes a row", "SingleWriter", f"key {key!r}, task {tid}")
         return kept, versions[last], whose
@@ -230,8 +233,8 @@ class WriteRules(PageRules):
         for task in tasks:
             self._off_its_page(task)
             task.recorded = True
-        for key, rows in (tasks[0].landing or {}).items():
-            s.keys[key].pool[rows.slots] = rows.versions
+        for table, rows in s.landing_by_table(tasks[0].landing or {}).items():
+            table.pool[rows.slots] = rows.versions
         s.completed += tids
         self._same_records(post)
 

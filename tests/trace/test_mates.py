@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from palimpsest_model_check.replay.tables import State
+from palimpsest_model_check.replay.state import State
 
 BLOCKS, SIZE = 5, 4
 
