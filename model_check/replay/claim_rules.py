@@ -10,6 +10,7 @@ from .tables import ABSENT, IN_TRANSIT, IntArray, KeyTable, Record, Task, Ticket
 
 Lost = dict[tuple[int, str], list[int]]
 Keys = tuple[str, ...]
+COLUMNS = ("version", "status", "writer")
 
 
 class ClaimRules(ReadRules):
@@ -75,15 +76,17 @@ class ClaimRules(ReadRules):
     def _claim(self, args: Args, post: Args, slots: IntArray) -> None:
         s, counts, requests = self.s, args["counts"], args["requests"]
         whose = np.repeat(np.arange(len(requests)), counts)
-        tenants = np.array([self._generation(r) for r in requests], dtype=np.int64).take(whose)
+        generations = [s.live.get(request) or self._generation(request) for request in requests]
+        tenants = np.array(generations, dtype=np.int64).take(whose)
         immediate, late = self._immediate(args, post, slots, whose), self._late(args, post, slots, whose)
         records = dict.fromkeys(args["immediate"], immediate) | dict.fromkeys(args["deferred"], late)
-        mates = s.of_others(slots, tenants)
+        before = s.tenant[slots]
+        mates = s.give(slots, tenants)
         self.same_rows("slots.tenant", mates, post["retired"], mates)
         self.retire(mates)
         self.same_rows("slots.tenant", slots, post["slots"]["slots"], slots)
         self.same_rows("slots.tenant", tenants, post["slots"]["tenant"], slots)
-        lost = self._take_slots(slots, tenants, records, post["slots"]["keys"])
+        lost = self._take_slots(slots, before != tenants, records, post["slots"]["keys"])
         if lost or post["lost"]:
             self.same("lost", lost, {(e["tid"], e["key"]): sorted(e["slots"].tolist()) for e in post["lost"]})
             self.same("lost", len(lost), len(post["lost"]))
@@ -94,19 +97,18 @@ class ClaimRules(ReadRules):
             records[key].tags[key] = tags
 
     def _generation(self, request: str) -> int:
+        """The generation of a request that was not live."""
         s = self.s
-        if request not in s.live:
-            s.generations += 1
-            s.live[request] = s.generations
-        return s.live[request]
+        s.generations += 1
+        s.live[request] = s.generations
+        return s.generations
 
-    def _new_task(self, task: Task) -> Task:
-        s, tid = self.s, task.tid
+    def _new_tid(self, tid: int) -> int:
+        s = self.s
         if tid <= s.last_tid:
             self.reject("the task is new", "TaskChain", f"task {tid} after task {s.last_tid}")
         s.last_tid = tid
-        s.tasks[tid] = task
-        return task
+        return tid
 
     def _immediate(self, args: Args, post: Args, slots: IntArray, whose: IntArray) -> Record:
         """The tasks that write the step's immediate rows, one for each request."""
@@ -116,7 +118,8 @@ class ClaimRules(ReadRules):
         record, stop = Record(slots, tids, whose), 0
         for tid, request, count in zip(tids, requests, args["counts"], strict=False):
             start, stop = stop, stop + count
-            self._new_task(Task(tid, request, False, "QUEUED", page, s.publishes, [(record, start, stop)]))
+            part = record, start, stop
+            s.tasks[self._new_tid(tid)] = Task(tid, request, False, "QUEUED", page, s.publishes, [part])
         s.holders[page].update([("task", tid) for tid in tids])
         s.last_step, s.to_dispatch = list(tids), list(tids)
         return record
@@ -125,32 +128,31 @@ class ClaimRules(ReadRules):
         """The tasks that take the step's deferred rows: open ones, or new ones."""
         s, takers, opened, closed = self.s, post["takers"], iter(post["opened"]), []
         keys, spec, stop = args["deferred"], [], 0
-        for request, count in zip(args["requests"], args["counts"], strict=True) if keys else ():
+        requests = args["requests"] if keys else []
+        self.same("tasks", len(requests), len(takers))
+        record, ticket = Record(slots, takers, whose), Ticket(args["nbytes"], set(takers))
+        for request, count in zip(requests, args["counts"], strict=False):
             start, stop = stop, stop + count
             task = s.tasks.get(s.deferred.get(request, 0))
-            if task is None or not self._can_take(task, keys, slots[start:stop]):
+            if task is None or task.state != "PENDING" or (task.lost and self._overlaps(task, keys, slots[start:stop])):
                 if task is not None and task.state == "PENDING":
                     closed.append(task.tid)
-                task = self._new_task(Task(next(opened, 0), request, True, "PENDING", None, s.publishes))
-                s.deferred[request] = task.tid
-            spec.append((task, start, stop))
-        self.same("tasks", [task.tid for task, _, _ in spec], takers)
+                tid = s.deferred[request] = self._new_tid(next(opened, 0))
+                task = s.tasks[tid] = Task(tid, request, True, "PENDING", None, s.publishes)
+            task.parts.append((record, start, stop))
+            task.tickets.append(ticket)
+            spec.append(task.tid)
+        self.same("tasks", spec, takers)
         self.same("tasks", [], list(opened))
         self.same("sealed", closed, post["closed"])
         s.to_escalate = closed
-        record = Record(slots, takers, whose)
         if keys:  # the charge of the step's clones becomes its tasks' ticket
             s.reserved = None
-        ticket = Ticket(args["nbytes"], set(takers))
-        for task, start, stop in spec:
-            task.parts.append((record, start, stop))
-            task.tickets.append(ticket)
         return record
 
-    def _can_take(self, task: Task, keys: list[str], slots: IntArray) -> bool:
-        if task.state != "PENDING" or not task.lost:
-            return task.state == "PENDING"
-        return not any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
+    def _overlaps(self, task: Task, keys: list[str], slots: IntArray) -> bool:
+        """Whether the task has lost some of `slots`: it does not take them again."""
+        return any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
 
     # ---------------------------------------------------------------- slots that change hands
 
@@ -172,9 +174,9 @@ class ClaimRules(ReadRules):
                     table.writer[gone] = 0
 
     def _take_slots(
-        self, slots: IntArray, tenants: IntArray, records: dict[str, Record], logged: dict[str, Args]
+        self, slots: IntArray, changed: np.ndarray, records: dict[str, Record], logged: dict[str, Args]
     ) -> Lost:
-        """Claim the slots key by key, compare each with the log, and give the rows that tasks lose."""
+        """Claim the slots, some of which `changed` their tenant, compare all with the log, and give what tasks lose."""
         s = self.s
         if s.keys.keys() != logged.keys():
             self.differ("slots.status", sorted(s.keys), sorted(logged))
@@ -184,9 +186,8 @@ class ClaimRules(ReadRules):
                 self._write_keys(lost, keys, table, slots, record)
                 self._same_written(keys, slots, record, logged)
             else:
-                self._lose_keys(lost, keys, table, slots[s.tenant[slots] != tenants])
+                self._lose_keys(lost, keys, table, slots[changed])
                 self.same_slots(keys, table, slots, logged)
-        s.tenant[slots] = tenants
         return lost
 
     def _write_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray, record: Record) -> None:
@@ -219,6 +220,9 @@ class ClaimRules(ReadRules):
 
     def same_slots(self, keys: Keys, table: KeyTable, slots: IntArray, logged: dict[str, Args]) -> None:
         """Compare all that is known of `slots` for the keys of a table."""
+        if not slots.size:  # most steps are given no block
+            self.same("slots.version", 0, sum(logged[key][column].size for key in keys for column in COLUMNS))
+            return
         version, status, writer = table.version[slots], table.status[slots], table.writer[slots]
         for key in keys:
             self.same_rows("slots.version", version, logged[key]["version"], slots)

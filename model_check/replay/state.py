@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -140,8 +140,9 @@ class State:
         """The slots of whole blocks, in order."""
         return lines_at(self._slots_of, blocks).ravel()
 
-    def of_others(self, slots: IntArray, tenants: IntArray) -> IntArray:
-        """In the blocks of `slots`, which are now given to `tenants`, the other slots that another one keeps."""
+    def give(self, slots: IntArray, tenants: IntArray) -> IntArray:
+        """Give `slots` to `tenants`; what comes back are the other slots of their blocks that another one has."""
+        self.tenant[slots] = tenants
         owner, blocks = self._owner, slots // self.block_size
         before = owner.take(blocks)
         new = before != tenants
@@ -158,8 +159,6 @@ class State:
         touched = np.flatnonzero(self._mark_block)
         self._mark_block[touched] = False
         mates = self._left_over(touched)
-        if mates.size:
-            mates = mates[~self.among(mates, slots)]
         return self._not_given(mates, slots, tenants) if np.count_nonzero(shared) else mates
 
     def _left_over(self, blocks: IntArray) -> IntArray:
@@ -184,8 +183,10 @@ class State:
         """Which of `slots` are among `others`."""
         return self.each_among([slots], others)[0]
 
-    def each_among(self, several: Iterable[IntArray], others: IntArray) -> list[np.ndarray]:
+    def each_among(self, several: Collection[IntArray], others: IntArray) -> list[np.ndarray]:
         """Which of each of `several` are among `others`."""
+        if not several:
+            return []
         self._mark[others] = True
         found = [self._mark[slots] for slots in several]
         self._mark[others] = False

@@ -27,10 +27,8 @@ class StepRules(ClaimRules):
             self.differ("drained", (s.completed, s.failed), (post["written"], post["failed"]))
         written = [s.tasks.pop(tid) for tid in s.completed]
         lost = [s.tasks.pop(tid) for tid in s.failed]
-        for task in (*written, *lost):
-            s.drained[task.tid] = task.state
-            if not task.finished:
-                s.unwoken.add(task.tid)
+        s.drained.update([(task.tid, task.state) for task in written + lost])
+        s.unwoken.update([task.tid for task in written + lost if not task.finished])
         landed = self._commit(written)
         s.failure |= bool(lost)
         s.completed, s.failed = [], []

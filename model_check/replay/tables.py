@@ -27,8 +27,9 @@ def lines_at(table: IntArray, rows: IntArray) -> IntArray:
 
 def distinct(values: IntArray) -> list[int]:
     """The numbers among `values` in order, each once: quick where equal ones stand together, as those of rows do."""
-    heads = values[1:][values[1:] != values[:-1]]
-    return sorted({*values[:1].tolist(), *heads.tolist()})
+    if values.size > 40:
+        values = np.append(values[:1], values[1:][values[1:] != values[:-1]])
+    return sorted(set(values.tolist()))
 
 
 @cache
@@ -86,7 +87,7 @@ class Ticket:
     holders: set[int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Task:
     """A write task."""
 
@@ -105,7 +106,6 @@ class Task:
     landing: Landing | None = None
     #: the charges of the clones that it keeps
     tickets: list[Ticket] = field(default_factory=list)
-    recorded: bool = False
     finished: bool = False
 
     def lose(self, keys: Iterable[str], slots: IntArray) -> None:

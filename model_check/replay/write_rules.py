@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from .page_rules import PageRules
@@ -17,11 +19,10 @@ class WriteRules(PageRules):
     """Actions under the task lock."""
 
     def _tasks(self, tids: list[int]) -> list[Task]:
-        registered = self.s.tasks
-        tasks = [registered[tid] for tid in tids if tid in registered]
-        if not tids or len(tasks) < len(tids) or len(set(tids)) < len(tids):
+        tasks = list(map(self.s.tasks.get, tids))
+        if not tasks or not all(tasks) or len(set(tids)) < len(tids):
             self.reject("each task of a set is registered", "TaskChain", f"{tids}")
-        return tasks
+        return cast(list[Task], tasks)
 
     def _move(self, tids: list[int], source: str, to: str) -> list[Task]:
         tasks = self._tasks(tids)
@@ -139,7 +140,7 @@ class WriteRules(PageRules):
                 if ("task", task.tid) not in s.holders[task.page]:
                     self.reject("the task holds its page", "PageExclusive", f"page {task.page}")
         self.release_tickets(tasks)
-        self._same_states(tids, post)
+        self.same("tasks", dict.fromkeys(tids, "HOST_READY"), post["tasks"])
         self.same("staged_bytes", s.staged_bytes, post["staged_bytes"])
 
     def begin_pool_write(self, args: Args, post: Args, thread: str) -> None:
@@ -230,17 +231,17 @@ class WriteRules(PageRules):
         s, tids = self.s, args["tids"]
         self._step(thread, "writing", "recorded", tids)
         tasks = self._move(tids, "HOST_READY", "WRITTEN")
-        for task in tasks:
-            self._off_its_page(task)
-            task.recorded = True
+        self._off_their_pages(tasks)
         for table, rows in s.landing_by_table(tasks[0].landing or {}).items():
             table.pool[rows.slots] = rows.versions
         s.completed += tids
         self._same_records(post)
 
-    def _off_its_page(self, task: Task) -> None:
-        if task.page is not None and ("task", task.tid) in self.s.holders[task.page]:
-            self.reject("it has left its page", "ReleasedOnce", f"task {task.tid} on page {task.page}")
+    def _off_their_pages(self, tasks: list[Task]) -> None:
+        holders = self.s.holders
+        still = [task.tid for task in tasks if task.page is not None and ("task", task.tid) in holders[task.page]]
+        if still:
+            self.reject("it has left its page", "ReleasedOnce", f"tasks {still}")
 
     def fail(self, args: Args, post: Args, thread: str) -> None:
         s, tids = self.s, args["tids"]
@@ -252,14 +253,12 @@ class WriteRules(PageRules):
         s.hi, s.lo = ([tid for tid in queue if tid not in tids] for queue in (s.hi, s.lo))
         self.release_tickets(tasks)
         s.writing[thread] = Writing("failed", tids)
-        self._same_states(tids, post)
+        self.same("tasks", dict.fromkeys(tids, "FAILED"), post["tasks"])
         self.same("staged_bytes", s.staged_bytes, post["staged_bytes"])
 
     def record_failure(self, args: Args, post: Args, thread: str) -> None:
         self._step(thread, "failed", "recorded", args["tids"])
-        for task in self._tasks(args["tids"]):
-            self._off_its_page(task)
-            task.recorded = True
+        self._off_their_pages(self._tasks(args["tids"]))
         self.s.failed += args["tids"]
         self._same_records(post)
 
