@@ -198,10 +198,11 @@ class ClaimRules(ReadRules):
         table.writer[slots] = record.tids
 
     def _same_written(self, keys: Keys, slots: IntArray, record: Record, logged: dict[str, Args]) -> None:
-        for key in keys:
-            self.same_everywhere("slots.status", IN_TRANSIT, logged[key]["status"], slots)
-            self.same_rows("slots.writer", record.tids, logged[key]["writer"], slots)
-            self.same_rows("slots.version", record.versions[key], logged[key]["version"], slots)
+        theirs = [logged[key] for key in keys]
+        for each in theirs:
+            self.same_everywhere("slots.status", IN_TRANSIT, each["status"], slots)
+        self.same_for_each("slots.writer", record.tids, [each["writer"] for each in theirs], slots)
+        self.same_for_each("slots.version", record.versions[keys[0]], [each["version"] for each in theirs], slots)
 
     def _lose_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray) -> None:
         self._note_lost(lost, keys, slots, table.writer[slots], np.zeros(slots.size, dtype=np.int64))
@@ -223,8 +224,7 @@ class ClaimRules(ReadRules):
         if not slots.size:  # most steps are given no block
             self.same("slots.version", 0, sum(logged[key][column].size for key in keys for column in COLUMNS))
             return
-        version, status, writer = table.version[slots], table.status[slots], table.writer[slots]
-        for key in keys:
-            self.same_rows("slots.version", version, logged[key]["version"], slots)
-            self.same_rows("slots.status", status, logged[key]["status"], slots)
-            self.same_rows("slots.writer", writer, logged[key]["writer"], slots)
+        theirs = [logged[key] for key in keys]
+        self.same_for_each("slots.version", table.version[slots], [each["version"] for each in theirs], slots)
+        self.same_for_each("slots.status", table.status[slots], [each["status"] for each in theirs], slots)
+        self.same_for_each("slots.writer", table.writer[slots], [each["writer"] for each in theirs], slots)

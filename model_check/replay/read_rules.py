@@ -18,7 +18,6 @@ from .tables import (
     KeyTable,
     Read,
     distinct,
-    lines_at,
 )
 
 #: where a row comes from by its slot's status, unless a deferred task still keeps it
@@ -65,11 +64,9 @@ class ReadRules(Rules):
         self.same_rows("reads", plan.versions, entry["versions"], slots)
         self.same_rows("reads", plan.sources, entry["sources"], slots)
         self.same("reads", plan.joins, sorted(entry["joins"]))
-        tags = self.s.tags.get(key)
-        if tags is not None:
-            tags = lines_at(tags, slots)
-            if plan.from_pool is not None:
-                tags[plan.sources == NOTHING] = 0
+        tags = self.s.tags_at(key, slots)
+        if tags is not None and plan.from_pool is not None:
+            tags[plan.sources == NOTHING] = 0
         return Read(key, slots, plan.versions, plan.from_pool, plan.joins, tags)
 
     def _plan(self, table: KeyTable, slots: IntArray) -> Plan:

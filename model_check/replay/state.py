@@ -38,7 +38,7 @@ class State:
         self.keys: dict[str, KeyTable] = {}
         #: keys that each publish so far has treated alike, which is most of them: they have one table
         self.families: dict[tuple[str, ...], KeyTable] = {}
-        #: by key: the identity of the row that was claimed last on each slot, where rows are tagged
+        #: by key: the identity of the row that was claimed last on each slot, a line as one item, where rows are tagged
         self.tags: dict[str, IntArray] = {}
         #: the number that identities have for a key
         self.key_numbers: dict[str, int] = {}
@@ -122,11 +122,15 @@ class State:
 
     def note_tags(self, key: str, slots: IntArray, tags: IntArray) -> None:
         """Remember the identities of rows just claimed."""
+        lines = np.ascontiguousarray(tags).view(line_of(tags.shape[1])).ravel()
+        if key not in self.tags:
+            self.tags[key] = np.zeros(self.num_slots, dtype=lines.dtype)
+        self.tags[key][slots] = lines
+
+    def tags_at(self, key: str, slots: IntArray) -> IntArray | None:
+        """The identities of the rows that were claimed last on `slots`, as a copy; None where rows are not tagged."""
         known = self.tags.get(key)
-        if known is None:
-            known = self.tags[key] = np.zeros((self.num_slots, tags.shape[1]), dtype=np.int64)
-        line = line_of(known.shape[1])
-        known.view(line)[slots, 0] = np.ascontiguousarray(tags).view(line)[:, 0]
+        return None if known is None else known.take(slots).view(np.int64).reshape(slots.size, -1)
 
     # ---------------------------------------------------------------- slots and their blocks
 
@@ -152,10 +156,7 @@ class State:
         shared = owner.take(blocks) != tenants
         if np.count_nonzero(shared):
             owner[blocks[shared]] = SEVERAL
-        taken = blocks[new & (before != NOBODY)]
-        if not taken.size:
-            return NO_ROWS
-        self._mark_block[taken] = True
+        self._mark_block[blocks[new]] = True
         touched = np.flatnonzero(self._mark_block)
         self._mark_block[touched] = False
         mates = self._left_over(touched)

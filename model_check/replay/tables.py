@@ -174,3 +174,4 @@ class Writing:
 
     stage: str
     tids: list[int]
+    tasks: list[Task]

@@ -8,7 +8,7 @@ import numpy as np
 
 from .page_rules import PageRules
 from .rules import Args
-from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, distinct, lines_at
+from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, distinct
 
 NOTHING_LANDS = KeyLanding(NO_ROWS, NO_ROWS, NO_ROWS)
 
@@ -24,21 +24,20 @@ class WriteRules(PageRules):
             self.reject("each task of a set is registered", "TaskChain", f"{tids}")
         return cast(list[Task], tasks)
 
-    def _move(self, tids: list[int], source: str, to: str) -> list[Task]:
-        tasks = self._tasks(tids)
+    def _move(self, tasks: list[Task], source: str, to: str) -> None:
         for task in tasks:
             if task.state != source:
                 self.reject(f"task is {source}", "TaskChain", f"task {task.tid} is {task.state}")
             task.state = to
-        return tasks
 
-    def _step(self, thread: str, source: str, to: str, tids: list[int]) -> None:
-        """A thread goes on with the set of tasks that it has."""
+    def _step(self, thread: str, source: str, to: str, tids: list[int]) -> list[Task]:
+        """A thread goes on with the set of tasks that it has; they may have failed and be registered no more."""
         writing = self.s.writing.get(thread)
         if writing is None or writing.stage != source or writing.tids != tids:
             breaks = "RecordBeforeWake" if to == "woken" else "TaskChain"
             self.reject(f"the thread has these tasks, {source}", breaks, f"{thread!r} has {writing}")
         writing.stage = to
+        return writing.tasks
 
     def _same_queues(self, post: Args) -> None:
         s = self.s
@@ -112,8 +111,9 @@ class WriteRules(PageRules):
             s.hi = []
         else:
             s.lo = s.lo[len(popped) :]
-        self._move(tids, "QUEUED", "COPYING")
-        s.writing[thread] = Writing("copying", tids)
+        tasks = self._tasks(tids)
+        self._move(tasks, "QUEUED", "COPYING")
+        s.writing[thread] = Writing("copying", tids, tasks)
         self._same_queues(post)
 
     def _first_group(self) -> list[int]:
@@ -131,8 +131,8 @@ class WriteRules(PageRules):
 
     def host_ready(self, args: Args, post: Args, thread: str) -> None:
         s, tids = self.s, args["tids"]
-        self._step(thread, "copying", "ready", tids)
-        tasks = self._move(tids, "COPYING", "HOST_READY")
+        tasks = self._step(thread, "copying", "ready", tids)
+        self._move(tasks, "COPYING", "HOST_READY")
         for task in tasks:
             if task.page is not None:
                 if task.page not in s.frozen or not s.frozen[task.page].landed:
@@ -146,7 +146,7 @@ class WriteRules(PageRules):
     def begin_pool_write(self, args: Args, post: Args, thread: str) -> None:
         self._step(thread, "ready", "writing", args["tids"])
         tasks = self._tasks(args["tids"])
-        spec = self._landing(tasks)
+        spec = self._landing(tasks, args["tids"])
         landing: Landing = {}
         for rows in post["rows"]:
             key = rows["key"]
@@ -175,13 +175,13 @@ class WriteRules(PageRules):
 
     def _same_tags(self, key: str, landing: KeyLanding, logged: dict[str, IntArray]) -> None:
         """The rows that are written carry the identities that were frozen."""
-        tags, slots = self.s.tags.get(key), landing.slots
-        expected = [key] if tags is not None and slots.size else []
+        slots = landing.slots
+        expected = [key] if key in self.s.tags and slots.size else []
         self.same("tags", expected, list(logged))
         if landing.tags is not None and expected == [key]:
             self.same_rows("tags", landing.tags, logged[key], slots)
-        elif expected and tags is not None:
-            spec, now = lines_at(tags, slots), self.s.keys[key].version[slots] == landing.versions
+        elif expected and (spec := self.s.tags_at(key, slots)) is not None:
+            now = self.s.keys[key].version[slots] == landing.versions
             if np.count_nonzero(now) == now.size:
                 self.same_rows("tags", spec, logged[key], slots)
             elif logged[key].shape == spec.shape:
@@ -189,10 +189,10 @@ class WriteRules(PageRules):
             else:
                 self.differ("tags", spec.tolist(), logged[key].tolist(), slots)
 
-    def _landing(self, tasks: list[Task]) -> Landing:
+    def _landing(self, tasks: list[Task], tids: list[int]) -> Landing:
         """Per key the rows to write: the last version of each slot, none that was taken over."""
         record = tasks[0].parts[0][0]
-        if not record.disturbed and not tasks[0].deferred and record.owners == [task.tid for task in tasks]:
+        if not record.disturbed and not tasks[0].deferred and record.owners == tids:
             tags = record.tags.get
             return {key: KeyLanding(record.slots, record.tids, at, tags(key)) for key, at in record.versions.items()}
         parts = [part for task in tasks if not task.abandoned for part in task.parts]
@@ -229,8 +229,8 @@ class WriteRules(PageRules):
 
     def complete(self, args: Args, post: Args, thread: str) -> None:
         s, tids = self.s, args["tids"]
-        self._step(thread, "writing", "recorded", tids)
-        tasks = self._move(tids, "HOST_READY", "WRITTEN")
+        tasks = self._step(thread, "writing", "recorded", tids)
+        self._move(tasks, "HOST_READY", "WRITTEN")
         self._off_their_pages(tasks)
         for table, rows in s.landing_by_table(tasks[0].landing or {}).items():
             table.pool[rows.slots] = rows.versions
@@ -252,7 +252,7 @@ class WriteRules(PageRules):
             task.state = "FAILED"
         s.hi, s.lo = ([tid for tid in queue if tid not in tids] for queue in (s.hi, s.lo))
         self.release_tickets(tasks)
-        s.writing[thread] = Writing("failed", tids)
+        s.writing[thread] = Writing("failed", tids, tasks)
         self.same("tasks", dict.fromkeys(tids, "FAILED"), post["tasks"])
         self.same("staged_bytes", s.staged_bytes, post["staged_bytes"])
 
