@@ -75,7 +75,7 @@ class ClaimRules(ReadRules):
 
     def _claim(self, args: Args, post: Args, slots: IntArray) -> None:
         s, counts, requests = self.s, args["counts"], args["requests"]
-        whose = np.repeat(np.arange(len(requests)), counts)
+        whose = np.arange(len(requests)).repeat(counts)
         generations = [s.live.get(request) or self._generation(request) for request in requests]
         tenants = np.array(generations, dtype=np.int64).take(whose)
         immediate, late = self._immediate(args, post, slots, whose), self._late(args, post, slots, whose)

@@ -72,7 +72,7 @@ class ReadRules(Rules):
     def _plan(self, table: KeyTable, slots: IntArray) -> Plan:
         versions, status = table.version[slots], table.status[slots]
         if np.count_nonzero(status == COMMITTED) == slots.size:
-            return Plan(versions, np.full(slots.shape, FROM_POOL, dtype=np.int8), [], None)
+            return Plan(versions, SOURCE_OF.take(status), [], None)
         sources, joins = self._sources(table, slots, status)
         return Plan(versions, sources, joins, sources == FROM_POOL)
 
@@ -111,7 +111,7 @@ class ReadRules(Rules):
         need = need & (table.version[read.slots] == read.versions)
         if read.preserved is not None:
             need &= ~read.preserved
-        rows = np.flatnonzero(need)
+        rows = need.nonzero()[0]
         if not rows.size:
             return None
         if not (table.pool[read.slots[rows]] == read.versions[rows]).all():
@@ -166,7 +166,7 @@ class ReadRules(Rules):
             changed = None
         else:
             changed = read.preserved if read.preserved is not None and read.all_preserved() else read.needs(moved)
-        spec = [] if changed is None else np.flatnonzero(changed).tolist()
+        spec = [] if changed is None else changed.nonzero()[0].tolist()
         if spec != logged:
             self.differ("preserved", spec, logged, slots)
         wrong = table.pool[slots] != read.versions

@@ -157,7 +157,7 @@ class State:
         if np.count_nonzero(shared):
             owner[blocks[shared]] = SEVERAL
         self._mark_block[blocks[new]] = True
-        touched = np.flatnonzero(self._mark_block)
+        touched = self._mark_block.nonzero()[0]
         self._mark_block[touched] = False
         mates = self._left_over(touched)
         return self._not_given(mates, slots, tenants) if np.count_nonzero(shared) else mates

@@ -28,7 +28,7 @@ def lines_at(table: IntArray, rows: IntArray) -> IntArray:
 def distinct(values: IntArray) -> list[int]:
     """The numbers among `values` in order, each once: quick where equal ones stand together, as those of rows do."""
     if values.size > 40:
-        values = np.append(values[:1], values[1:][values[1:] != values[:-1]])
+        return sorted({*values[:1].tolist(), *values[1:][values[1:] != values[:-1]].tolist()})
     return sorted(set(values.tolist()))
 
 
