@@ -77,7 +77,7 @@ class ClaimRules(ReadRules):
         s, counts, requests = self.s, args["counts"], args["requests"]
         whose = np.arange(len(requests)).repeat(counts)
         generations = [s.live.get(request) or self._generation(request) for request in requests]
-        tenants = np.array(generations, dtype=np.int64).take(whose)
+        tenants = np.array(generations, dtype=np.int64)[whose]
         immediate, late = self._immediate(args, post, slots, whose), self._late(args, post, slots, whose)
         records = dict.fromkeys(args["immediate"], immediate) | dict.fromkeys(args["deferred"], late)
         before = s.tenant[slots]

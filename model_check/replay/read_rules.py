@@ -111,7 +111,7 @@ class ReadRules(Rules):
         need = need & (table.version[read.slots] == read.versions)
         if read.preserved is not None:
             need &= ~read.preserved
-        rows = need.nonzero()[0]
+        rows: IntArray = need.nonzero()[0]
         if not rows.size:
             return None
         if not (table.pool[read.slots[rows]] == read.versions[rows]).all():

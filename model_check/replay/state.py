@@ -22,7 +22,6 @@ from .tables import (
     Task,
     Writing,
     line_of,
-    lines_at,
 )
 
 
@@ -142,18 +141,20 @@ class State:
 
     def slots_of(self, blocks: IntArray) -> IntArray:
         """The slots of whole blocks, in order."""
-        return lines_at(self._slots_of, blocks).ravel()
+        # several times as fast as indexing with blocks
+        found: IntArray = self._slots_of.take(blocks, axis=0).ravel()
+        return found
 
     def give(self, slots: IntArray, tenants: IntArray) -> IntArray:
         """Give `slots` to `tenants`; what comes back are the other slots of their blocks that another one has."""
         self.tenant[slots] = tenants
         owner, blocks = self._owner, slots // self.block_size
-        before = owner.take(blocks)
+        before = owner[blocks]
         new = before != tenants
         if not np.count_nonzero(new):
             return NO_ROWS
         owner[blocks] = tenants
-        shared = owner.take(blocks) != tenants
+        shared = owner[blocks] != tenants
         if np.count_nonzero(shared):
             owner[blocks[shared]] = SEVERAL
         self._mark_block[blocks[new]] = True
@@ -164,9 +165,10 @@ class State:
 
     def _left_over(self, blocks: IntArray) -> IntArray:
         """The slots of `blocks` whose tenant is not the one that their block has now."""
-        theirs = lines_at(self.tenant.reshape(self._slots_of.shape), blocks)
-        stale = (theirs != NOBODY) & (theirs != self._owner[blocks][:, None])
-        return lines_at(self._slots_of, blocks)[stale] if np.count_nonzero(stale) else NO_ROWS
+        slots = self.slots_of(blocks)
+        theirs = self.tenant[slots]
+        left: IntArray = slots[(theirs != NOBODY) & (theirs != self._owner[blocks].repeat(self.block_size))]
+        return left
 
     def _not_given(self, mates: IntArray, slots: IntArray, tenants: IntArray) -> IntArray:
         """Those of `mates` whose tenant is none of those that their block, which several have, is given to."""

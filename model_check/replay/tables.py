@@ -20,11 +20,6 @@ IntArray = np.ndarray
 NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
 
-def lines_at(table: IntArray, rows: IntArray) -> IntArray:
-    """The lines of a two-dimensional table at `rows`, as a copy: several times as fast as indexing."""
-    return table.take(rows, axis=0)
-
-
 def distinct(values: IntArray) -> list[int]:
     """The numbers among `values` in order, each once: quick where equal ones stand together, as those of rows do."""
     if values.size > 40:
@@ -71,7 +66,7 @@ class Record:
     def __init__(self, slots: IntArray, owners: list[int], whose: IntArray) -> None:
         self.slots, self.owners = slots, owners
         #: the task of each row
-        self.tids: IntArray = np.array(owners, dtype=np.int64).take(whose) if owners else NO_ROWS
+        self.tids: IntArray = np.array(owners, dtype=np.int64)[whose] if owners else NO_ROWS
         #: by key: the version of each row, and the identity where rows are tagged
         self.versions: dict[str, IntArray] = {}
         self.tags: dict[str, IntArray] = {}

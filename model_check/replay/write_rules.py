@@ -165,7 +165,7 @@ class WriteRules(PageRules):
         """The rows as the code lists them, which are those of the rule in some order."""
         slots, tids = rows["slots"], rows["tids"]
         if slots.shape != spec.slots.shape or slots.tobytes() != spec.slots.tobytes():
-            ours, theirs = np.argsort(spec.slots, kind="stable"), np.argsort(slots, kind="stable")
+            ours, theirs = spec.slots.argsort(kind="stable"), slots.argsort(kind="stable")
             self.same_rows("rows", spec.slots[ours], slots[theirs], spec.slots[ours])
             place = np.empty_like(theirs)
             place[theirs] = ours
