@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .read_rules import ReadRules
 from .rules import Args
-from .tables import ABSENT, IN_TRANSIT, IntArray, KeyTable, Record, Task, Ticket
+from .tables import ABSENT, IN_TRANSIT, IntArray, KeyTable, Record, Task, Ticket, distinct
 
 Lost = dict[tuple[int, str], list[int]]
+Keys = tuple[str, ...]
+COLUMNS = ("version", "status", "writer")
 
 
 class ClaimRules(ReadRules):
@@ -25,9 +25,7 @@ class ClaimRules(ReadRules):
         self.preserve(slots, overtaken, post["preserved"])
         self.drop([rid for rid in overtaken if rid in s.reads], post["dropped"])
         s.publishes += 1
-        for key in (*args["immediate"], *args["deferred"]):
-            if key not in s.keys:
-                s.keys[key] = KeyTable(s.num_slots)
+        s.tell_apart(args["immediate"], args["deferred"])
         self._claim(args, post, slots)
         begun = s.begun
         assert begun is not None
@@ -69,46 +67,48 @@ class ClaimRules(ReadRules):
         """Reads of this step's hits that touch its own slots."""
         begun = self.s.begun
         assert begun is not None
-        hit = [request for request, at in begun.hits.items() if self.s.among(at, slots).any()]
+        touched = self.s.each_among(begun.hits.values(), slots)
+        hit = [request for request, rows in zip(begun.hits, touched, strict=True) if np.count_nonzero(rows)]
         return [begun.reads.pop(key) for key in [key for key in begun.reads if key[0] in hit]] if hit else []
 
     # ---------------------------------------------------------------- the claim
 
     def _claim(self, args: Args, post: Args, slots: IntArray) -> None:
         s, counts, requests = self.s, args["counts"], args["requests"]
-        whose = np.repeat(np.arange(len(requests)), counts)
-        tenants = np.array([self._generation(r) for r in requests], dtype=np.int64).take(whose)
+        whose = np.arange(len(requests)).repeat(counts)
+        generations = [s.live.get(request) or self._generation(request) for request in requests]
+        tenants = np.array(generations, dtype=np.int64)[whose]
         immediate, late = self._immediate(args, post, slots, whose), self._late(args, post, slots, whose)
         records = dict.fromkeys(args["immediate"], immediate) | dict.fromkeys(args["deferred"], late)
-        mates = s.of_others(slots, tenants)
+        before = s.tenant[slots]
+        mates = s.give(slots, tenants)
         self.same_rows("slots.tenant", mates, post["retired"], mates)
         self.retire(mates)
         self.same_rows("slots.tenant", slots, post["slots"]["slots"], slots)
         self.same_rows("slots.tenant", tenants, post["slots"]["tenant"], slots)
-        lost = self._take_slots(slots, tenants, records, post["slots"]["keys"])
+        lost = self._take_slots(slots, before != tenants, records, post["slots"]["keys"])
         if lost or post["lost"]:
             self.same("lost", lost, {(e["tid"], e["key"]): sorted(e["slots"].tolist()) for e in post["lost"]})
             self.same("lost", len(lost), len(post["lost"]))
         for key, tags in s.frozen[args["page"]].tags.items():
             if tags.shape[0] != slots.size:
                 self.differ("tags", slots.size, tags.shape[0])
-            s.keys[key].note_tags(slots, tags)
+            s.note_tags(key, slots, tags)
             records[key].tags[key] = tags
 
     def _generation(self, request: str) -> int:
+        """The generation of a request that was not live."""
         s = self.s
-        if request not in s.live:
-            s.generations += 1
-            s.live[request] = s.generations
-        return s.live[request]
+        s.generations += 1
+        s.live[request] = s.generations
+        return s.generations
 
-    def _new_task(self, task: Task) -> Task:
-        s, tid = self.s, task.tid
+    def _new_tid(self, tid: int) -> int:
+        s = self.s
         if tid <= s.last_tid:
             self.reject("the task is new", "TaskChain", f"task {tid} after task {s.last_tid}")
         s.last_tid = tid
-        s.tasks[tid] = task
-        return task
+        return tid
 
     def _immediate(self, args: Args, post: Args, slots: IntArray, whose: IntArray) -> Record:
         """The tasks that write the step's immediate rows, one for each request."""
@@ -118,7 +118,8 @@ class ClaimRules(ReadRules):
         record, stop = Record(slots, tids, whose), 0
         for tid, request, count in zip(tids, requests, args["counts"], strict=False):
             start, stop = stop, stop + count
-            self._new_task(Task(tid, request, False, "QUEUED", page, s.publishes, [(record, start, stop)]))
+            part = record, start, stop
+            s.tasks[self._new_tid(tid)] = Task(tid, request, False, "QUEUED", page, s.publishes, [part])
         s.holders[page].update([("task", tid) for tid in tids])
         s.last_step, s.to_dispatch = list(tids), list(tids)
         return record
@@ -127,32 +128,31 @@ class ClaimRules(ReadRules):
         """The tasks that take the step's deferred rows: open ones, or new ones."""
         s, takers, opened, closed = self.s, post["takers"], iter(post["opened"]), []
         keys, spec, stop = args["deferred"], [], 0
-        for request, count in zip(args["requests"], args["counts"], strict=True) if keys else ():
+        requests = args["requests"] if keys else []
+        self.same("tasks", len(requests), len(takers))
+        record, ticket = Record(slots, takers, whose), Ticket(args["nbytes"], set(takers))
+        for request, count in zip(requests, args["counts"], strict=False):
             start, stop = stop, stop + count
             task = s.tasks.get(s.deferred.get(request, 0))
-            if task is None or not self._can_take(task, keys, slots[start:stop]):
+            if task is None or task.state != "PENDING" or (task.lost and self._overlaps(task, keys, slots[start:stop])):
                 if task is not None and task.state == "PENDING":
                     closed.append(task.tid)
-                task = self._new_task(Task(next(opened, 0), request, True, "PENDING", None, s.publishes))
-                s.deferred[request] = task.tid
-            spec.append((task, start, stop))
-        self.same("tasks", [task.tid for task, _, _ in spec], takers)
+                tid = s.deferred[request] = self._new_tid(next(opened, 0))
+                task = s.tasks[tid] = Task(tid, request, True, "PENDING", None, s.publishes)
+            task.parts.append((record, start, stop))
+            task.tickets.append(ticket)
+            spec.append(task.tid)
+        self.same("tasks", spec, takers)
         self.same("tasks", [], list(opened))
         self.same("sealed", closed, post["closed"])
         s.to_escalate = closed
-        record = Record(slots, takers, whose)
         if keys:  # the charge of the step's clones becomes its tasks' ticket
             s.reserved = None
-        ticket = Ticket(args["nbytes"], set(takers))
-        for task, start, stop in spec:
-            task.parts.append((record, start, stop))
-            task.tickets.append(ticket)
         return record
 
-    def _can_take(self, task: Task, keys: list[str], slots: IntArray) -> bool:
-        if task.state != "PENDING" or not task.lost:
-            return task.state == "PENDING"
-        return not any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
+    def _overlaps(self, task: Task, keys: list[str], slots: IntArray) -> bool:
+        """Whether the task has lost some of `slots`: it does not take them again."""
+        return any(self.s.among(slots, task.lost_slots(key)).any() for key in keys if key in task.lost)
 
     # ---------------------------------------------------------------- slots that change hands
 
@@ -162,64 +162,69 @@ class ClaimRules(ReadRules):
         if not slots.size:
             return
         s.tenant[slots] = 0
-        for key, table in s.keys.items():
+        for keys, table in s.families.items():
             table.status[slots] = ABSENT
             writers = table.writer[slots]
             if not np.count_nonzero(writers):
                 continue
-            for tid in set(writers.tolist()) - {0}:
-                if s.tasks[tid].deferred:
+            for tid in distinct(writers):
+                if tid and s.tasks[tid].deferred:
                     gone = slots[writers == tid]
-                    s.tasks[tid].lose(key, gone)
+                    s.tasks[tid].lose(keys, gone)
                     table.writer[gone] = 0
 
     def _take_slots(
-        self, slots: IntArray, tenants: IntArray, records: dict[str, Record], logged: dict[str, Args]
+        self, slots: IntArray, changed: np.ndarray, records: dict[str, Record], logged: dict[str, Args]
     ) -> Lost:
-        """Claim the slots key by key, compare each with the log, and give the rows that tasks lose."""
+        """Claim the slots, some of which `changed` their tenant, compare all with the log, and give what tasks lose."""
         s = self.s
-        changed = s.tenant[slots] != tenants
-        s.tenant[slots] = tenants
-        self.same("slots.status", sorted(s.keys), sorted(logged))
+        if s.keys.keys() != logged.keys():
+            self.differ("slots.status", sorted(s.keys), sorted(logged))
         lost: Lost = {}
-        for key in s.keys:
-            if (record := records.get(key)) is not None:
-                self._write_key(lost, key, slots, record)
-                self.same_everywhere("slots.status", IN_TRANSIT, logged[key]["status"], slots)
-                self.same_rows("slots.writer", record.tids, logged[key]["writer"], slots)
-                self.same_rows("slots.version", record.versions[key], logged[key]["version"], slots)
+        for keys, table in s.families.items():
+            if (record := records.get(keys[0])) is not None:
+                self._write_keys(lost, keys, table, slots, record)
+                self._same_written(keys, slots, record, logged)
             else:
-                self._lose_key(lost, key, slots[changed])
-                self.same_slots(slots, {key: logged[key]})
+                self._lose_keys(lost, keys, table, slots[changed])
+                self.same_slots(keys, table, slots, logged)
         return lost
 
-    def _write_key(self, lost: Lost, key: str, slots: IntArray, record: Record) -> None:
-        table = self.s.keys[key]
-        self._note_lost(lost, key, slots, table.writer[slots], record.tids)
-        table.version[slots] = record.versions[key] = table.version[slots] + 1
+    def _write_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray, record: Record) -> None:
+        self._note_lost(lost, keys, slots, table.writer[slots], record.tids)
+        table.version[slots] = versions = table.version[slots] + 1
+        record.versions.update(dict.fromkeys(keys, versions))
         table.status[slots] = IN_TRANSIT
         table.writer[slots] = record.tids
 
-    def _lose_key(self, lost: Lost, key: str, slots: IntArray) -> None:
-        table = self.s.keys[key]
-        self._note_lost(lost, key, slots, table.writer[slots], np.zeros(slots.size, dtype=np.int64))
+    def _same_written(self, keys: Keys, slots: IntArray, record: Record, logged: dict[str, Args]) -> None:
+        theirs = [logged[key] for key in keys]
+        for each in theirs:
+            self.same_everywhere("slots.status", IN_TRANSIT, each["status"], slots)
+        self.same_for_each("slots.writer", record.tids, [each["writer"] for each in theirs], slots)
+        self.same_for_each("slots.version", record.versions[keys[0]], [each["version"] for each in theirs], slots)
+
+    def _lose_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray) -> None:
+        self._note_lost(lost, keys, slots, table.writer[slots], np.zeros(slots.size, dtype=np.int64))
         table.version[slots] += 1
         table.status[slots] = ABSENT
         table.writer[slots] = 0
 
-    def _note_lost(self, lost: Lost, key: str, slots: IntArray, before: IntArray, after: IntArray) -> None:
+    def _note_lost(self, lost: Lost, keys: Keys, slots: IntArray, before: IntArray, after: IntArray) -> None:
         if not np.count_nonzero(before):
             return
         robbed = (before > 0) & (before != after)
-        for tid in sorted(set(before[robbed].tolist())):
+        for tid in distinct(before[robbed]):
             gone = slots[robbed & (before == tid)]
-            lost[tid, key] = sorted(gone.tolist())
-            self.s.tasks[tid].lose(key, gone)
+            lost.update(dict.fromkeys([(tid, key) for key in keys], sorted(gone.tolist())))
+            self.s.tasks[tid].lose(keys, gone)
 
-    def same_slots(self, slots: IntArray, keys: dict[str, Any]) -> None:
-        """Compare all that is known of `slots`, key by key."""
-        for key, logged in keys.items():
-            table = self.s.keys[key]
-            self.same_rows("slots.version", table.version[slots], logged["version"], slots)
-            self.same_rows("slots.status", table.status[slots], logged["status"], slots)
-            self.same_rows("slots.writer", table.writer[slots], logged["writer"], slots)
+    def same_slots(self, keys: Keys, table: KeyTable, slots: IntArray, logged: dict[str, Args]) -> None:
+        """Compare all that is known of `slots` for the keys of a table."""
+        if not slots.size:  # most steps are given no block
+            self.same("slots.version", 0, sum(logged[key][column].size for key in keys for column in COLUMNS))
+            return
+        theirs = [logged[key] for key in keys]
+        self.same_for_each("slots.version", table.version[slots], [each["version"] for each in theirs], slots)
+        self.same_for_each("slots.status", table.status[slots], [each["status"] for each in theirs], slots)
+        self.same_for_each("slots.writer", table.writer[slots], [each["writer"] for each in theirs], slots)

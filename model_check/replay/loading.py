@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import orjson
@@ -86,6 +87,6 @@ def _event(path: Path, place: int, line: dict[str, Any], kinds: dict[str, tuple[
         raise TraceError(f"{path}:{place}: {action!r} is not an action")
     try:
         seq, thread = number(line["seq"]), word(line["thread"])
-        return Event(seq, thread, action, forms[0](line["args"]), forms[1](line["post"]))
+        return Event(seq, thread, intern(action), forms[0](line["args"]), forms[1](line["post"]))
     except MalformedError as error:
         raise TraceError(f"{path}:{place}: {action}: {error}") from error

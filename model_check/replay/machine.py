@@ -17,8 +17,8 @@ from ..mirror_replay.machine import MirrorMachine
 from ..mirror_replay.schema import SYSTEM
 from .loading import load
 from .parts import start
+from .state import State
 from .step_rules import StepRules
-from .tables import State
 from .verdict import RejectedError, Verdict
 from .write_rules import WriteRules
 

@@ -79,23 +79,21 @@ class PageRules(Rules):
         page, left = args["page"], args["left"]
         if not 0 <= page < len(self.s.holders) or not left:
             self.reject("somebody leaves a page", "ReleasedOnce", f"page {page}: {left}")
-        holders = self.s.holders[page]
-        for holder in left:
-            if holder not in holders:
-                self.reject("it holds the page", "ReleasedOnce", f"{holder} on page {page}")
-            self._may_leave(page, *holder, thread=thread)
-            holders.remove(holder)
+        holders, tasks = self.s.holders[page], self.s.tasks
+        if not holders.issuperset(left) or len(set(left)) < len(left):
+            self.reject("it holds the page", "ReleasedOnce", f"{left} on page {page}")
+        for kind, number in left:
+            if kind == "step":
+                self._step_leaves(page, number, thread)
+            elif (task := tasks[number]).state != "FAILED" and (task.state != "HOST_READY" or task.landing is None):
+                self.reject("its rows are in the pool", "PageExclusive", f"task {number} is {task.state}")
+        holders.difference_update(left)
         if not holders:
             self.s.frozen.pop(page, None)
         self.same_holders(page, post["holders"])
 
-    def _may_leave(self, page: int, kind: str, number: int, *, thread: str) -> None:
+    def _step_leaves(self, page: int, number: int, thread: str) -> None:
         s = self.s
-        if kind == "task":
-            task = s.tasks[number]
-            if task.state != "FAILED" and (task.state != "HOST_READY" or task.landing is None):
-                self.reject("its rows are in the pool", "PageExclusive", f"task {number} is {task.state}")
-            return
         if number in s.steps:
             self.reject("its step is consumed", "PageExclusive", f"step {number}")
         copy = s.frozen.get(page)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .schema import MalformedError, by_name, levels, number, record, rows, several, truth, word, words
-from .tables import Begun, Frozen, KeyTable, State
+from .state import State
+from .tables import Begun, Frozen
 from .verdict import TraceError
 
 
@@ -58,7 +59,7 @@ def start(s: State, part: dict[str, Any]) -> None:
         raise TraceError(f"the part's state has {state['tenant'].size} slots, and the cache {s.num_slots}")
     s.tenant[:] = state["tenant"]
     for key, known in state["keys"].items():
-        table = s.keys[key] = KeyTable(s.num_slots)
+        table = s.add_family([key])
         table.version[:], table.status[:] = known["version"], known["status"]
         # Nothing is on its way: what can be read lies in the pool. What cannot be read is never looked at.
         table.pool[:] = np.where(known["status"] == 2, known["version"], 0)

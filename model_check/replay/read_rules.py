@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .rules import Args, Rules
-from .tables import COMMITTED, FROM_POOL, IN_TRANSIT, NOTHING, STAGED, Begun, IntArray, KeyTable, Read, lines_at
+from .tables import (
+    COMMITTED,
+    FROM_POOL,
+    IN_TRANSIT,
+    NOTHING,
+    STAGED,
+    Begun,
+    IntArray,
+    KeyTable,
+    Read,
+    distinct,
+)
 
 #: where a row comes from by its slot's status, unless a deferred task still keeps it
 SOURCE_OF = np.array([NOTHING, FROM_POOL, FROM_POOL], dtype=np.int8)
+
+
+class Plan(NamedTuple):
+    """What a read of some slots will find, for each key of a table."""
+
+    versions: IntArray
+    sources: np.ndarray
+    #: the tasks to wait for
+    joins: list[int]
+    #: which rows come from the pool; None for all
+    from_pool: np.ndarray | None
 
 
 class ReadRules(Rules):
@@ -21,36 +45,44 @@ class ReadRules(Rules):
         if not logged and not expected:
             return
         self.same("reads", sorted(expected), sorted((entry["request"], entry["key"]) for entry in logged))
+        plans: dict[tuple[KeyTable, str], Plan] = {}
         for entry in logged:
             rid, hit = entry["read"], begun.hits[entry["request"]]
             if rid <= self.s.last_read:
                 self.reject("a read is planned once", "ReleasedOnce", f"read {rid} after {self.s.last_read}")
             self.s.last_read = rid
             self.same_rows("reads", hit, entry["slots"], hit)
-            self.s.reads[rid] = self._plan(entry, hit)
+            self.s.reads[rid] = self._read(entry, hit, plans)
             begun.reads[entry["request"], entry["key"]] = rid
 
-    def _plan(self, entry: Args, slots: IntArray) -> Read:
-        table = self.s.keys[entry["key"]]
+    def _read(self, entry: Args, slots: IntArray, plans: dict[tuple[KeyTable, str], Plan]) -> Read:
+        key = entry["key"]
+        table = self.s.keys[key]
+        plan = plans.get((table, entry["request"]))
+        if plan is None:
+            plan = plans[table, entry["request"]] = self._plan(table, slots)
+        self.same_rows("reads", plan.versions, entry["versions"], slots)
+        self.same_rows("reads", plan.sources, entry["sources"], slots)
+        self.same("reads", plan.joins, sorted(entry["joins"]))
+        tags = self.s.tags_at(key, slots)
+        if tags is not None and plan.from_pool is not None:
+            tags[plan.sources == NOTHING] = 0
+        return Read(key, slots, plan.versions, plan.from_pool, plan.joins, tags)
+
+    def _plan(self, table: KeyTable, slots: IntArray) -> Plan:
         versions, status = table.version[slots], table.status[slots]
-        self.same_rows("reads", versions, entry["versions"], slots)
-        tags = None if table.tags is None else lines_at(table.tags, slots)
         if np.count_nonzero(status == COMMITTED) == slots.size:
-            self.same_everywhere("reads", FROM_POOL, entry["sources"], slots)
-            self.same("reads", [], entry["joins"])
-            return Read(entry["key"], slots, versions, None, [], tags)
+            return Plan(versions, SOURCE_OF.take(status), [], None)
         sources, joins = self._sources(table, slots, status)
-        self.same_rows("reads", sources, entry["sources"], slots)
-        self.same("reads", joins, sorted(entry["joins"]))
-        if tags is not None:
-            tags[sources == NOTHING] = 0
-        return Read(entry["key"], slots, versions, sources == FROM_POOL, joins, tags)
+        return Plan(versions, sources, joins, sources == FROM_POOL)
 
     def _sources(self, table: KeyTable, slots: IntArray, status: np.ndarray) -> tuple[IntArray, list[int]]:
         """Where each row comes from, and the tasks to wait for."""
-        sources, joins = SOURCE_OF[status], []
+        sources, joins = SOURCE_OF.take(status), []
         writers = table.writer[slots] * (status == IN_TRANSIT)
-        for tid in sorted(set(writers.tolist()) - {0}):
+        for tid in distinct(writers):
+            if not tid:
+                continue
             if self.s.tasks[tid].deferred:
                 sources[writers == tid] = STAGED
             else:
@@ -62,22 +94,24 @@ class ReadRules(Rules):
     def preserve(self, slots: IntArray, spared: list[int], logged: list[Args]) -> None:
         """Copy aside the rows of pending reads that a claim of `slots` is about to overwrite."""
         spec: dict[int, list[int]] = {}
-        for rid, read in self.s.reads.items():
-            if rid not in spared and (rows := self._rows_to_preserve(read, slots)) is not None:
+        others = {rid: read for rid, read in self.s.reads.items() if rid not in spared}
+        touched = self.s.each_among([read.slots for read in others.values()], slots)
+        for (rid, read), claimed in zip(others.items(), touched, strict=True):
+            if (rows := self._rows_to_preserve(read, claimed)) is not None:
                 spec[rid] = rows.tolist()
         if spec or logged:
             self.same("preserved", spec, {entry["read"]: entry["rows"].tolist() for entry in logged})
             self.same("preserved", len(spec), len(logged))
 
-    def _rows_to_preserve(self, read: Read, slots: IntArray) -> IntArray | None:
-        need = read.needs(self.s.among(read.slots, slots))
-        if not np.count_nonzero(need):
+    def _rows_to_preserve(self, read: Read, claimed: np.ndarray) -> IntArray | None:
+        if not np.count_nonzero(claimed):
             return None
+        need = read.needs(claimed)
         table = self.s.keys[read.key]
         need = need & (table.version[read.slots] == read.versions)
         if read.preserved is not None:
             need &= ~read.preserved
-        rows = np.flatnonzero(need)
+        rows: IntArray = need.nonzero()[0]
         if not rows.size:
             return None
         if not (table.pool[read.slots[rows]] == read.versions[rows]).all():
@@ -132,7 +166,7 @@ class ReadRules(Rules):
             changed = None
         else:
             changed = read.preserved if read.preserved is not None and read.all_preserved() else read.needs(moved)
-        spec = [] if changed is None else np.flatnonzero(changed).tolist()
+        spec = [] if changed is None else changed.nonzero()[0].tolist()
         if spec != logged:
             self.differ("preserved", spec, logged, slots)
         wrong = table.pool[slots] != read.versions

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .tables import IntArray, State
+from .state import State
+from .tables import IntArray
 from .verdict import PROPERTIES_OF, RejectedError
 
 Args = dict[str, Any]
@@ -43,6 +44,13 @@ class Rules:
         if (spec != logged).any():
             at = np.flatnonzero((spec != logged).reshape(spec.shape[0], -1).any(axis=1))
             self.differ(variable, spec[at][:8].tolist(), logged[at][:8].tolist(), slots[at])
+
+    def same_for_each(self, variable: str, spec: IntArray, logged: list[IntArray], slots: IntArray) -> None:
+        """As `same_rows`, for what was logged of several keys, which have the same."""
+        told = spec.tobytes()
+        for rows in logged:
+            if rows.tobytes() != told or rows.dtype != spec.dtype or rows.shape != spec.shape:
+                self.same_rows(variable, spec, rows, slots)
 
     def same_everywhere(self, variable: str, spec: int, logged: IntArray, slots: IntArray) -> None:
         """As `same_rows`, for a value that is the same on all `slots`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,14 @@ def _exactly(of: type, what: str) -> Kind:
     return parse
 
 
-number, word, truth = _exactly(int, "an integer"), _exactly(str, "a string"), _exactly(bool, "true or false")
+number, truth = _exactly(int, "an integer"), _exactly(bool, "true or false")
+
+
+def word(value: Any) -> str:
+    """A string. Equal ones are one object, here and in lists: a replay compares and looks them up all the time."""
+    if type(value) is not str:
+        raise _not("a string", value)
+    return intern(value)
 
 
 def numbers(value: Any) -> list[int]:
@@ -53,7 +61,7 @@ def words(value: Any) -> list[str]:
     """A list of strings."""
     if type(value) is not list or (value and set(map(type, value)) != _ONLY_WORDS):
         raise _not("a list of strings", value)
-    return value
+    return list(map(intern, value))
 
 
 def rows(value: Any) -> IntArray:
@@ -93,7 +101,7 @@ def holder(value: Any) -> tuple[str, int]:
     """Who keeps a page busy: a step or a task."""
     if type(value) is not list or list(map(type, value)) != [str, int] or value[0] not in ("step", "task"):
         raise _not('["step" or "task", number]', value)
-    return value[0], value[1]
+    return intern(value[0]), value[1]
 
 
 def several(kind: Kind) -> Kind:
@@ -113,7 +121,7 @@ def by_name(kind: Kind) -> Kind:
     def parse(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise _not("an object", value)
-        return {name: _field(name, kind, item) for name, item in value.items()}
+        return {intern(name): _field(name, kind, item) for name, item in value.items()}
 
     return parse
 
@@ -124,7 +132,7 @@ def states(value: Any) -> dict[int, str]:
         raise _not("an object of tasks by their number", value)
     if any(type(state) is not str or state not in _STATES for state in value.values()):
         raise _not("the states of tasks", value)
-    return {int(tid): state for tid, state in value.items()}
+    return {int(tid): intern(state) for tid, state in value.items()}
 
 
 def _field(name: str, kind: Kind, value: Any) -> Any:

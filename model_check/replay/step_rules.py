@@ -6,7 +6,7 @@ import numpy as np
 
 from .claim_rules import ClaimRules
 from .rules import Args
-from .tables import ABSENT, COMMITTED, Begun, IntArray, KeyLanding, Task
+from .tables import ABSENT, COMMITTED, Begun, IntArray, KeyLanding, KeyTable, Task
 
 #: what becomes of a slot's status when the row is committed: a retired one stays absent
 AFTER_COMMIT = np.array([ABSENT, COMMITTED, COMMITTED], dtype=np.int8)
@@ -27,10 +27,8 @@ class StepRules(ClaimRules):
             self.differ("drained", (s.completed, s.failed), (post["written"], post["failed"]))
         written = [s.tasks.pop(tid) for tid in s.completed]
         lost = [s.tasks.pop(tid) for tid in s.failed]
-        for task in (*written, *lost):
-            s.drained[task.tid] = task.state
-            if not task.finished:
-                s.unwoken.add(task.tid)
+        s.drained.update([(task.tid, task.state) for task in written + lost])
+        s.unwoken.update([task.tid for task in written + lost if not task.finished])
         landed = self._commit(written)
         s.failure |= bool(lost)
         s.completed, s.failed = [], []
@@ -40,18 +38,18 @@ class StepRules(ClaimRules):
         """Make what was written readable where its task still owns the slot; gives all slots written."""
         landed: list[tuple[str, IntArray]] = []
         for landing in {id(task.landing): task.landing for task in written}.values():
-            for key, rows in (landing or {}).items():
-                self._commit_rows(key, rows)
-                landed.append((key, rows.slots))
+            for table, rows in self.s.landing_by_table(landing or {}).items():
+                self._commit_rows(table, rows)
+            landed += [(key, rows.slots) for key, rows in (landing or {}).items()]
         return landed
 
-    def _commit_rows(self, key: str, rows: KeyLanding) -> None:
-        table, slots = self.s.keys[key], rows.slots
+    def _commit_rows(self, table: KeyTable, rows: KeyLanding) -> None:
+        slots = rows.slots
         mine = table.writer[slots] == rows.tids
         if np.count_nonzero(mine) < slots.size:
             slots = slots[mine]
         table.writer[slots] = 0
-        table.status[slots] = AFTER_COMMIT[table.status[slots]]
+        table.status[slots] = AFTER_COMMIT.take(table.status[slots])
 
     def _same_status(self, landed: list[tuple[str, IntArray]], logged: list[Args]) -> None:
         self.same("drained", [key for key, _ in landed], [entry["key"] for entry in logged])
@@ -78,7 +76,8 @@ class StepRules(ClaimRules):
         self.same_rows("slots.tenant", retired, post["retired"]["slots"], retired)
         self.same_everywhere("slots.tenant", 0, post["retired"]["tenant"], retired)
         self.same("slots.status", sorted(s.keys), sorted(post["retired"]["keys"]))
-        self.same_slots(retired, post["retired"]["keys"])
+        for keys, table in s.families.items():
+            self.same_slots(keys, table, retired, post["retired"]["keys"])
         s.begun = Begun({hit["request"]: self._hit(hit) for hit in args["hits"]})
         if len(s.begun.hits) < len(args["hits"]):
             self.reject("a request hits once", "ReleasedOnce")
@@ -149,7 +148,7 @@ class StepRules(ClaimRules):
         self.loud()
         self.handed_over()
         s.tenant[:] = 0
-        for table in s.keys.values():
+        for table in s.families.values():
             table.version += 1
             table.status[:] = ABSENT
             table.writer[:] = 0

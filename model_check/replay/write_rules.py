@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from .page_rules import PageRules
 from .rules import Args
-from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, lines_at
+from .tables import NO_ROWS, TORN, IntArray, KeyLanding, Landing, Record, Task, Writing, distinct
 
 NOTHING_LANDS = KeyLanding(NO_ROWS, NO_ROWS, NO_ROWS)
 
-Part = tuple[int, Record, int, int]
+Part = tuple[Record, int, int]
 
 
 class WriteRules(PageRules):
     """Actions under the task lock."""
 
     def _tasks(self, tids: list[int]) -> list[Task]:
-        registered = self.s.tasks
-        tasks = [registered[tid] for tid in tids if tid in registered]
-        if not tids or len(tasks) < len(tids) or len(set(tids)) < len(tids):
+        tasks = list(map(self.s.tasks.get, tids))
+        if not tasks or not all(tasks) or len(set(tids)) < len(tids):
             self.reject("each task of a set is registered", "TaskChain", f"{tids}")
-        return tasks
+        return cast(list[Task], tasks)
 
-    def _move(self, tids: list[int], source: str, to: str) -> list[Task]:
-        tasks = self._tasks(tids)
+    def _move(self, tasks: list[Task], source: str, to: str) -> None:
         for task in tasks:
             if task.state != source:
                 self.reject(f"task is {source}", "TaskChain", f"task {task.tid} is {task.state}")
             task.state = to
-        return tasks
 
-    def _step(self, thread: str, source: str, to: str, tids: list[int]) -> None:
-        """A thread goes on with the set of tasks that it has."""
+    def _step(self, thread: str, source: str, to: str, tids: list[int]) -> list[Task]:
+        """A thread goes on with the set of tasks that it has; they may have failed and be registered no more."""
         writing = self.s.writing.get(thread)
         if writing is None or writing.stage != source or writing.tids != tids:
             breaks = "RecordBeforeWake" if to == "woken" else "TaskChain"
             self.reject(f"the thread has these tasks, {source}", breaks, f"{thread!r} has {writing}")
         writing.stage = to
+        return writing.tasks
 
     def _same_queues(self, post: Args) -> None:
         s = self.s
@@ -111,8 +111,9 @@ class WriteRules(PageRules):
             s.hi = []
         else:
             s.lo = s.lo[len(popped) :]
-        self._move(tids, "QUEUED", "COPYING")
-        s.writing[thread] = Writing("copying", tids)
+        tasks = self._tasks(tids)
+        self._move(tasks, "QUEUED", "COPYING")
+        s.writing[thread] = Writing("copying", tids, tasks)
         self._same_queues(post)
 
     def _first_group(self) -> list[int]:
@@ -130,8 +131,8 @@ class WriteRules(PageRules):
 
     def host_ready(self, args: Args, post: Args, thread: str) -> None:
         s, tids = self.s, args["tids"]
-        self._step(thread, "copying", "ready", tids)
-        tasks = self._move(tids, "COPYING", "HOST_READY")
+        tasks = self._step(thread, "copying", "ready", tids)
+        self._move(tasks, "COPYING", "HOST_READY")
         for task in tasks:
             if task.page is not None:
                 if task.page not in s.frozen or not s.frozen[task.page].landed:
@@ -139,13 +140,13 @@ class WriteRules(PageRules):
                 if ("task", task.tid) not in s.holders[task.page]:
                     self.reject("the task holds its page", "PageExclusive", f"page {task.page}")
         self.release_tickets(tasks)
-        self._same_states(tids, post)
+        self.same("tasks", dict.fromkeys(tids, "HOST_READY"), post["tasks"])
         self.same("staged_bytes", s.staged_bytes, post["staged_bytes"])
 
     def begin_pool_write(self, args: Args, post: Args, thread: str) -> None:
         self._step(thread, "ready", "writing", args["tids"])
         tasks = self._tasks(args["tids"])
-        spec = self._landing(tasks)
+        spec = self._landing(tasks, args["tids"])
         landing: Landing = {}
         for rows in post["rows"]:
             key = rows["key"]
@@ -153,9 +154,10 @@ class WriteRules(PageRules):
                 self.differ("rows", list(spec), [entry["key"] for entry in post["rows"]])
             landing[key] = self._same_landing(spec.get(key, NOTHING_LANDS), rows)
             self._same_tags(key, landing[key], rows["tags"])
-            self.s.keys[key].pool[landing[key].slots] = TORN
         if missing := [key for key, rows in spec.items() if key not in landing and rows.slots.size]:
             self.differ("rows", list(spec), [key for key in spec if key not in missing])
+        for table, torn in self.s.landing_by_table(landing).items():
+            table.pool[torn.slots] = TORN
         for task in tasks:
             task.landing = landing
 
@@ -163,7 +165,7 @@ class WriteRules(PageRules):
         """The rows as the code lists them, which are those of the rule in some order."""
         slots, tids = rows["slots"], rows["tids"]
         if slots.shape != spec.slots.shape or slots.tobytes() != spec.slots.tobytes():
-            ours, theirs = np.argsort(spec.slots, kind="stable"), np.argsort(slots, kind="stable")
+            ours, theirs = spec.slots.argsort(kind="stable"), slots.argsort(kind="stable")
             self.same_rows("rows", spec.slots[ours], slots[theirs], spec.slots[ours])
             place = np.empty_like(theirs)
             place[theirs] = ours
@@ -173,13 +175,13 @@ class WriteRules(PageRules):
 
     def _same_tags(self, key: str, landing: KeyLanding, logged: dict[str, IntArray]) -> None:
         """The rows that are written carry the identities that were frozen."""
-        table, slots = self.s.keys[key], landing.slots
-        expected = [key] if table.tags is not None and slots.size else []
+        slots = landing.slots
+        expected = [key] if key in self.s.tags and slots.size else []
         self.same("tags", expected, list(logged))
         if landing.tags is not None and expected == [key]:
             self.same_rows("tags", landing.tags, logged[key], slots)
-        elif expected and table.tags is not None:
-            spec, now = lines_at(table.tags, slots), table.version[slots] == landing.versions
+        elif expected and (spec := self.s.tags_at(key, slots)) is not None:
+            now = self.s.keys[key].version[slots] == landing.versions
             if np.count_nonzero(now) == now.size:
                 self.same_rows("tags", spec, logged[key], slots)
             elif logged[key].shape == spec.shape:
@@ -187,21 +189,23 @@ class WriteRules(PageRules):
             else:
                 self.differ("tags", spec.tolist(), logged[key].tolist(), slots)
 
-    def _landing(self, tasks: list[Task]) -> Landing:
+    def _landing(self, tasks: list[Task], tids: list[int]) -> Landing:
         """Per key the rows to write: the last version of each slot, none that was taken over."""
         record = tasks[0].parts[0][0]
-        if not record.disturbed and not tasks[0].deferred and record.owners == [task.tid for task in tasks]:
+        if not record.disturbed and not tasks[0].deferred and record.owners == tids:
             tags = record.tags.get
             return {key: KeyLanding(record.slots, record.tids, at, tags(key)) for key, at in record.versions.items()}
-        parts = [(task.tid, *part) for task in tasks if not task.abandoned for part in task.parts]
-        records = {id(record): record for _, record, _, _ in parts}.values()
-        keys = dict.fromkeys(key for record in records for key in record.versions)
-        return {key: self._key_landing(key, [part for part in parts if key in part[1].versions], tasks) for key in keys}
+        parts = [part for task in tasks if not task.abandoned for part in task.parts]
+        landing: Landing = {}
+        for keys in self.s.families:  # they are in the same records
+            if written := [part for part in parts if keys[0] in part[0].versions]:
+                landing.update(dict.fromkeys(keys, self._key_landing(keys[0], written, tasks)))
+        return landing
 
     def _key_landing(self, key: str, parts: list[Part], tasks: list[Task]) -> KeyLanding:
-        slots = np.concatenate([record.slots[start:stop] for _, record, start, stop in parts])
-        versions = np.concatenate([record.versions[key][start:stop] for _, record, start, stop in parts])
-        tids = np.repeat([part[0] for part in parts], [stop - start for _, _, start, stop in parts])
+        slots = np.concatenate([record.slots[start:stop] for record, start, stop in parts])
+        versions = np.concatenate([record.versions[key][start:stop] for record, start, stop in parts])
+        tids = np.concatenate([record.tids[start:stop] for record, start, stop in parts])
         for task in tasks:
             if key in task.lost:
                 keep = ~((tids == task.tid) & self.s.among(slots, task.lost_slots(key)))
@@ -216,7 +220,7 @@ class WriteRules(PageRules):
     ) -> tuple[IntArray, IntArray, IntArray]:
         """A task that wrote a slot again lands the later row; two tasks never land the same slot."""
         kept, whose = slots[last], tids[last]
-        for tid in np.unique(tids).tolist():
+        for tid in distinct(tids):
             if not self.s.among(slots[tids == tid], kept[whose == tid]).all():
                 self.reject("one task writes a row", "SingleWriter", f"key {key!r}, task {tid}")
         return kept, versions[last], whose
@@ -225,19 +229,19 @@ class WriteRules(PageRules):
 
     def complete(self, args: Args, post: Args, thread: str) -> None:
         s, tids = self.s, args["tids"]
-        self._step(thread, "writing", "recorded", tids)
-        tasks = self._move(tids, "HOST_READY", "WRITTEN")
-        for task in tasks:
-            self._off_its_page(task)
-            task.recorded = True
-        for key, rows in (tasks[0].landing or {}).items():
-            s.keys[key].pool[rows.slots] = rows.versions
+        tasks = self._step(thread, "writing", "recorded", tids)
+        self._move(tasks, "HOST_READY", "WRITTEN")
+        self._off_their_pages(tasks)
+        for table, rows in s.landing_by_table(tasks[0].landing or {}).items():
+            table.pool[rows.slots] = rows.versions
         s.completed += tids
         self._same_records(post)
 
-    def _off_its_page(self, task: Task) -> None:
-        if task.page is not None and ("task", task.tid) in self.s.holders[task.page]:
-            self.reject("it has left its page", "ReleasedOnce", f"task {task.tid} on page {task.page}")
+    def _off_their_pages(self, tasks: list[Task]) -> None:
+        holders = self.s.holders
+        still = [task.tid for task in tasks if task.page is not None and ("task", task.tid) in holders[task.page]]
+        if still:
+            self.reject("it has left its page", "ReleasedOnce", f"tasks {still}")
 
     def fail(self, args: Args, post: Args, thread: str) -> None:
         s, tids = self.s, args["tids"]
@@ -248,15 +252,13 @@ class WriteRules(PageRules):
             task.state = "FAILED"
         s.hi, s.lo = ([tid for tid in queue if tid not in tids] for queue in (s.hi, s.lo))
         self.release_tickets(tasks)
-        s.writing[thread] = Writing("failed", tids)
-        self._same_states(tids, post)
+        s.writing[thread] = Writing("failed", tids, tasks)
+        self.same("tasks", dict.fromkeys(tids, "FAILED"), post["tasks"])
         self.same("staged_bytes", s.staged_bytes, post["staged_bytes"])
 
     def record_failure(self, args: Args, post: Args, thread: str) -> None:
         self._step(thread, "failed", "recorded", args["tids"])
-        for task in self._tasks(args["tids"]):
-            self._off_its_page(task)
-            task.recorded = True
+        self._off_their_pages(self._tasks(args["tids"]))
         self.s.failed += args["tids"]
         self._same_records(post)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from palimpsest_model_check.replay.tables import State
+from palimpsest_model_check.replay.state import State
 
 BLOCKS, SIZE = 5, 4
 
@@ -32,7 +32,8 @@ def test_the_mates_of_a_claim_are_the_specifications(seed):
             s.tenant[s.slots_of(blocks)] = 0
         slots = chance.choice(BLOCKS * SIZE, chance.integers(1, 9), replace=False)
         tenants = chance.integers(1, 4, slots.size)
-        found = s.of_others(slots, tenants)
-        assert found.tolist() == mates(s.tenant, slots, tenants)
+        expected = mates(s.tenant, slots, tenants)
+        found = s.give(slots, tenants)
+        assert found.tolist() == expected
+        assert s.tenant[slots].tolist() == tenants.tolist()
         s.tenant[found] = 0
-        s.tenant[slots] = tenants
