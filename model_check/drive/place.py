@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: what the code does without an event where it finds nothing to do, or raises; rows that were preserved since the fetch
 #: began are not read any more
 SILENT = frozenset({"drain", "escalate", "drop_read", "join_begin", "join_end", "claim_page_end", "release_page"})
+#: of these, what a call may end with
+_RAISES = SILENT - {"join_begin", "escalate"}
 UNSEEN = SILENT | {"row_gathered"}
 #: so many of these may lie before an action
 MOST_UNSEEN = 2
@@ -135,7 +137,7 @@ class Place:
             self._ran_out.remove(role)
         elif edge is None or edge.thread != role:
             return
-        elif error is not None and edge.action in SILENT and self.ahead().view == self.code.view():
+        elif error is not None and edge.action in _RAISES and self.ahead().view == self.code.view():
             self._advance([edge])
         elif edge == asked:
             how = "ends" if error is None else f"raises {type(error).__name__}"
