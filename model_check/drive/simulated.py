@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..check import Simulation
+from ..errors import CheckError
 from ..explore.surroundings import on_one_core
 from ..jvm import Toolchain
 from ..manifest import Manifest, Model
@@ -19,6 +20,8 @@ from .telling import Start
 
 #: how often TLC simulates on from where the code took another step that is allowed
 ROUNDS = 4
+#: how often TLC is asked in the end whether a behavior may be left as it was
+MOST_LEFT = 20
 #: behaviors for each of these places: where to begin is drawn, too
 DRAWN = 2
 
@@ -75,28 +78,34 @@ def drive_simulated(
     done.unfit_schedules = behaviors.unfit_schedules
     done.courses = [Course(number, model, behavior) for number, behavior in enumerate(behaviors.found, 1)]
     for turn in range(rounds + 1):
+        courses = [course for course in done.courses if not course.over and course.left is None]
         if turn:
             again = replace(simulation, seed=simulation.seed + turn)
-            _go_on(_open(done), model, manifest, tools, again)
-        _follow(_open(done), model, manifest, tools)
+            _go_on(courses, model, manifest, tools, again)
+        _follow(courses)
+        _ask(done.courses, model, manifest, tools)
         done.seconds = time.monotonic() - began
         progress(done)
+    for _ in range(MOST_LEFT):
+        _ask(done.courses, model, manifest, tools)
+    if left := [course for course in done.courses if course.left is not None]:
+        says = f"behavior {left[0].number} of {model.name} was left {MOST_LEFT} times more, at last by {left[0].left}"
+        raise CheckError(says)
+    done.seconds = time.monotonic() - began
     return done
 
 
-def _open(done: Simulated) -> list[Course]:
-    return [course for course in done.courses if not course.over]
+def _follow(courses: Sequence[Course]) -> None:
+    with on_one_core():
+        for course in courses:
+            course.follow()
 
 
-def _follow(courses: Sequence[Course], model: Model, manifest: Manifest, tools: Toolchain) -> None:
-    """Let the code take the steps; where it does something else, TLC is asked whether it may."""
-    while courses:
-        with on_one_core():
-            for course in courses:
-                course.follow()
-        courses = [course for course in courses if course.left is not None]
-        if courses:
-            tell(courses, model, manifest, tools)
+def _ask(courses: Sequence[Course], model: Model, manifest: Manifest, tools: Toolchain) -> None:
+    """Where the code did something else than a behavior, ask TLC whether it may; then let it do so."""
+    if left := [course for course in courses if course.left is not None]:
+        tell(left, model, manifest, tools)
+        _follow(left)
 
 
 def _go_on(

@@ -16,7 +16,7 @@ from .kind import Found, Setting, kind
 #: runs of a model in a quick run
 QUICK_RUNS = 200
 #: simulated behaviors of a model, and how often each goes on where the code left it, in a quick run and in a full one
-QUICK_BEHAVIORS, BEHAVIORS = (12, 1), (60, 3)
+QUICK_BEHAVIORS, BEHAVIORS = (12, 1), (30, 2)
 DEPTH = 200
 
 
