@@ -82,7 +82,7 @@ def simulate(
         room.mkdir()
         out.mkdir()
         module, config = prepare_told(model, manifest, room, starts)
-        options = ("-simulate", f"file={out / 'behavior'},{simulation.options[1]}", *simulation.options[2:])
+        options = simulation.written(out / "behavior")
         # one worker: with more, the seed does not say which behaviors they are
         result = run_tlc(Run(module, config, 1, model.heap, False, model.limit_s, options), tools)
         if result.kind is not Kind.OK:

@@ -104,7 +104,8 @@ class Course:
 
     def counterexample(self) -> Counterexample:
         """The steps that the code took, and the next one that it was asked for."""
-        way = [*self.taken, *self._way[len(self.taken) : len(self.taken) + 1]]
+        taken, coming = self.taken, self._way[: len(self.taken) + 1]
+        way = coming if tuple(coming[: len(taken)]) == taken else taken
         told = [(START, "Init", ""), *((edge.target, spec_name(edge.action), edge.thread) for edge in way)]
         steps = tuple(
             Shown(number, action, thread, "", parse_state(self._texts[state]))
@@ -119,8 +120,8 @@ class Course:
         """Let the code take the steps, from the first one on."""
         way = Way(self.graph, self._way)
         self.run = run_once(way, START)
-        if way.refused is not None and self.left is None:
-            self.stops.append(way.refused)
+        if self.left is None and not self.over:
+            self.stops.append(way.refused or (self._way[len(self.taken)], "nothing: the run has ended"))
 
     def go_on(self, steps: Iterable[Step]) -> None:
         """These are the steps from the state to which the code has come."""

@@ -44,7 +44,7 @@ class Simulated:
     @property
     def ended(self) -> int:
         """Behaviors that the code has followed to their ends."""
-        return sum(course.over for course in self.courses)
+        return sum(course.over and course.wrong is None for course in self.courses)
 
     @property
     def taken(self) -> Counter[str]:
