@@ -66,7 +66,14 @@ class Simulation:
     @property
     def options(self) -> tuple[str, ...]:
         """What TLC is told."""
-        return ("-simulate", f"num={self.behaviors}", "-depth", str(self.depth), "-seed", str(self.seed))
+        return self._options(f"num={self.behaviors}")
+
+    def written(self, files: Path) -> tuple[str, ...]:
+        """As `options`, with each behavior in a file of its own: their names begin as `files`."""
+        return self._options(f"file={files},num={self.behaviors}")
+
+    def _options(self, what: str) -> tuple[str, ...]:
+        return ("-simulate", what, "-depth", str(self.depth), "-seed", str(self.seed))
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,10 +28,16 @@ class Dot(NamedTuple):
     edges: list[tuple[str, str, str]]
 
 
-def dump_dot(model: Model, manifest: Manifest, tools: Toolchain) -> Dot:
-    """The graph of `model`. Raises `CheckError` where TLC does not come to its end, or left states out."""
+def dump_dot(
+    model: Model,
+    manifest: Manifest,
+    tools: Toolchain,
+    furnish: Callable[[Model, Manifest, Path], tuple[Path, Path]] = prepare,
+) -> Dot:
+    """The graph of `model`, of which `furnish` makes what TLC reads. Raises `CheckError` where TLC does not come to its
+    end, or left states out."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-graph-") as folder:
-        module, config = prepare(model, manifest, Path(folder))
+        module, config = furnish(model, manifest, Path(folder))
         file = Path(folder) / "graph.dot"
         options = ("-dump", "dot,actionlabels", str(file))
         result = run_tlc(Run(module, config, 1, model.heap, model.deadlock, model.limit_s, options), tools)

@@ -12,7 +12,7 @@ from ..explore.surroundings import like_a_new_process, on_one_core
 from .code_state import CodeState
 from .coverage import Coverage
 from .follow import Follower
-from .graph import Edge, Graph
+from .graph import Edge, Graph, Plan, Turn
 from .runner import Runner
 from .sizes import Sizes
 
@@ -28,6 +28,8 @@ class DrivenRun:
     taken: tuple[Edge, ...]
     errors: Counter[str]
     finding: Finding | None
+    #: where the code did what the plan's graph does not tell of
+    left: Turn | None = None
 
 
 @dataclass
@@ -61,14 +63,14 @@ class Driven:
         return found + [f"the code never does {each}" for each in self.missing]
 
 
-def run_once(coverage: Coverage, start: str) -> DrivenRun:
+def run_once(plan: Plan, start: str) -> DrivenRun:
     """One run from an initial state to where no edge is left to ask for; all of its threads are gone afterwards."""
-    follower = Follower(coverage, start)
+    follower = Follower(plan, start)
     with like_a_new_process():
-        runner = Runner(follower, Sizes.of(coverage.graph.model))
+        runner = Runner(follower, Sizes.of(plan.graph.model))
         follower.begin(CodeState(runner))
         follower.scheduler.run()
-    return DrivenRun(start, tuple(follower.taken), follower.errors, follower.scheduler.finding)
+    return DrivenRun(start, tuple(follower.taken), follower.errors, follower.scheduler.finding, follower.left)
 
 
 def drive(graph: Graph, *, runs: int | None = None, progress: Callable[[Driven], None] = lambda _: None) -> Driven:

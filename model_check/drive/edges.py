@@ -3,6 +3,8 @@ known to differ."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .graph import Edge
 from .spec_state import State
 
@@ -43,6 +45,24 @@ def runs_out(edge: Edge, before: State, after: State) -> bool:
         case "fail", _:
             return True
     return False
+
+
+def only_runs_out(edge: Edge, before: State, after: State) -> bool:
+    """Whether the edge is of a wait that runs out and of no other: a thread that got what it waited for has not taken
+    it, although the state that the code shares is the same."""
+    match edge.action, edge.thread:
+        case "join_end", "engine":
+            return runs_out(edge, before, after)
+        case "join_end", reader:
+            return runs_out(edge, before, after) and not _some_lost(before["rdr"][reader]["joins"], before)
+        case "claim_page_end", _:
+            return runs_out(edge, before, after) and not before["closed"]
+    return False
+
+
+def _some_lost(tids: Iterable[int], state: State) -> bool:
+    tasks = state.of("tasks")
+    return any(tasks[tid]["state"] == "FAILED" if tid in tasks else state["failed"] for tid in tids)
 
 
 _OF_A_SAVE = ("reserve", "unreserve", "claim_page_begin", "claim_page_end", "freeze")

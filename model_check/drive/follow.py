@@ -1,4 +1,4 @@
-"""Lets the real threads go on so that they take the edges that a coverage asks for: what each thread is to call, which
+"""Lets the real threads go on so that they take the edges that a plan asks for: what each thread is to call, which
 copies fail, and who goes on."""
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from palimpsest.prefix_cache.state import PREFETCH_NAME
 
 from ..explore.scheduler import STATE_LOCK, Scheduler
 from ..explore.threads import GOES, LATE, Option, Thread
-from .coverage import Coverage
 from .edges import fails, runs_out
-from .graph import Edge
+from .graph import Edge, Plan
 from .place import Place, role_of
 
 #: the point of a critical section between its drain and its action
@@ -53,8 +52,8 @@ class Follower(Place):
 
     scheduler: FollowingScheduler
 
-    def __init__(self, coverage: Coverage, start: str) -> None:
-        super().__init__(FollowingScheduler(self), coverage, start)
+    def __init__(self, plan: Plan, start: str) -> None:
+        super().__init__(FollowingScheduler(self), plan, start)
 
     # ---------------------------------------------------------------- what the runner asks
 
@@ -68,7 +67,7 @@ class Follower(Place):
         assert edge is not None
         call = self._call(edge)
         if call is None:
-            self._coverage.refuse(edge, f"the {role} is in no call that does it")
+            self._plan.refuse(edge, f"the {role} is in no call that does it")
         return call
 
     def _call(self, edge: Edge) -> Any:
@@ -90,7 +89,7 @@ class Follower(Place):
         ):
             return "save"
         if edge.action == "drain":
-            planned = (each.action for each in self._coverage.path if each.action in ("begin_step", "reset"))
+            planned = (each.action for each in self._plan.path if each.action in ("begin_step", "reset"))
             return next(planned, "begin_step" if self.state["agenda"] else "reset")
         return None
 
@@ -98,8 +97,8 @@ class Follower(Place):
         if edge.action in ("take_step", "discard_step"):
             return edge.action, self.ahead()["bld"]["step"]
         if edge.action == "drain" and (steps := self.state.of("steps")):
-            states = self._coverage.graph.states
-            planned = (states[each.target]["bld"]["step"] for each in self._coverage.path if each.action == "take_step")
+            states = self._plan.graph.states
+            planned = (states[each.target]["bld"]["step"] for each in self._plan.path if each.action == "take_step")
             return "take_step", next(planned, min(steps))
         return None
 
@@ -140,17 +139,16 @@ class Follower(Place):
                 return Option(thread, LATE, 0)
             if thread is not None and (helper := self._awaited(thread)) is not None:
                 return Option(helper, GOES, 0)
-            self._coverage.refuse(
-                edge, f"the {edge.thread} waits: {thread.operation}" if thread else f"no {edge.thread}"
-            )
+            self._plan.refuse(edge, f"the {edge.thread} waits: {thread.operation}" if thread else f"no {edge.thread}")
         return None
 
     def _run_out(self, edge: Edge, thread: Thread) -> None:
         """A wait that runs out raises, which is a step of its own that leaves no event."""
         if edge.action in ("join_end", "claim_page_end"):
-            self._coverage.take(edge)
+            self._plan.take(edge)
             self.taken.append(edge)
             self._at, self._acted = edge.target, thread
+            self._ran_out.add(edge.thread)
 
     def _awaited(self, thread: Thread) -> Thread | None:
         """Who must go on for a thread that waits for a thread's end, for a job, or to be told of the shutdown."""

@@ -1,4 +1,4 @@
-"""The models that are driven: those of the prefix cache that are small."""
+"""The models that are driven: those of the prefix cache, and for their whole graph those that are small."""
 
 from __future__ import annotations
 
@@ -20,4 +20,17 @@ def drivable(names: Sequence[str]) -> list[Model]:
     models = load_manifest().select(list(names) or list(CHOSEN))
     if unfit := [model.name for model in models if model.module != "Cases" or model.is_large or model.mutates]:
         raise CheckError(f"only small models of the prefix cache can be driven, and not {', '.join(unfit)}")
+    return models
+
+
+#: simulated where none is named: those that no graph is driven of, with what the small ones leave out
+SIMULATED = ("general", "takeovers", "failures", "all-faults", "window", "reset", "beyond")
+SIMULATED_QUICK = ("general",)
+
+
+def simulable(names: Sequence[str]) -> list[Model]:
+    """As `drivable`, for simulated behaviors: models of any size."""
+    models = load_manifest().select(list(names) or list(SIMULATED))
+    if unfit := [model.name for model in models if model.module != "Cases" or model.mutates]:
+        raise CheckError(f"only models of the prefix cache can be driven, and not {', '.join(unfit)}")
     return models

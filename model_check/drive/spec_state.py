@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,11 @@ class State:
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
+
+    @property
+    def names(self) -> Set[str]:
+        """The variables."""
+        return self._values.keys()
 
     def of(self, name: str) -> dict[Any, Any]:
         """A variable that is a function; TLC prints one of 1..n as a sequence."""

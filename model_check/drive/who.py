@@ -17,7 +17,14 @@ _OF_ONE = {
     "committer": ("claim_copy", "host_ready", "begin_pool_write", "pool_row_written", "complete"),
     "device": ("copy_lands",),
 }  # fmt: skip
+#: rows on their way, one at a time: they lie between two actions
+DATA = frozenset({"row_gathered", "pool_row_written"})
 _THREAD = {action: thread for thread, actions in _OF_ONE.items() for action in actions}
+
+
+def thread_alone(action: str) -> str:
+    """The thread that alone does an action; empty for one that several do, or nobody."""
+    return _THREAD.get(action, "")
 
 
 def thread_of(action: str, before: State, after: State) -> str:

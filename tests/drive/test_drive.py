@@ -63,7 +63,9 @@ def test_each_edge_that_the_code_does_not_take_is_counted_with_what_it_does_inst
 def test_at_a_shutdown_saves_get_no_page_and_calls_raise_what_they_say():
     done = drive(graph_of("live-end"), runs=120)
     assert done.found is None
-    assert {name.split(": ")[1] for name in done.errors} <= {"ShutdownError", "WaitTimeoutError", "WriteFailedError"}
+    # of a step that is still being saved the builder gets nothing, and can ask again
+    allowed = {"ShutdownError", "WaitTimeoutError", "WriteFailedError", "BadStepError"}
+    assert {name.split(": ")[1] for name in done.errors} <= allowed
 
 
 def said_of(graph: Graph, slip: str, folder: Path) -> str:

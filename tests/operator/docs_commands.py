@@ -104,6 +104,7 @@ LISTED: dict[str, Instead | Elsewhere] = {
     "palimpsest replay FILE": Instead(NAMED, "palimpsest replay served.ndjson --no-tlc"),
     "palimpsest replay mirror.ndjson": Elsewhere(NAMED, "tests/trace/test_mirror_replay.py", 'cli.main(["replay"'),
     "palimpsest drive": Instead(LONG, "palimpsest drive shared-ticket --runs 1"),
+    "palimpsest drive --simulate N": Instead(NAMED, "palimpsest drive --simulate 2 --rounds 0 shared-ticket"),
     "palimpsest explore": Instead(LONG, "palimpsest explore one-page"),
     "palimpsest explore --bound 0": Instead(LONG, "palimpsest explore one-page --bound 0"),
     "palimpsest explore --replay FILE --pytest test_race.py": Elsewhere(

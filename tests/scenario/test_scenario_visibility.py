@@ -11,7 +11,7 @@ from palimpsest.errors import AbsentRowsError, BadStepError, BudgetExceededError
 from palimpsest.prefix_cache import sizing
 from palimpsest.prefix_cache.group_view import FullAttentionGroupView
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy
-from tests.support import Gate, held_at, hit, more, prefill
+from tests.support import Background, Gate, held_at, hit, more, prefill
 
 DEFERRED = ModelCachePolicy(deferred_keys=frozenset({"d"}))
 KEYS = (HIDDEN_KEY, "k", "d")
@@ -52,6 +52,21 @@ def test_S01_a_hit_on_rows_of_the_same_step_reads_that_step_whenever_it_was_pref
 def test_S01_on_a_cold_cache_a_hit_of_the_same_step_reads_keys_that_the_step_shows_first(script, eager):
     s = script(DEFERRED, eager=eager)
     outputs = s.run({"a": prefill([0, 1], 8), "b": hit([0, 1, 2], 8, 4)}, "k", "d")
+    assert_rows(s, outputs, "b", ("a", 0, 8), ("b", 8, 12))
+
+
+def test_S01_a_step_whose_save_has_not_asked_for_its_hits_yet_is_refused_and_can_be_consumed_later(script, eager):
+    s = script(DEFERRED, eager=eager)
+    s.begin({"a": prefill([0, 1], 8), "b": hit([0, 1, 2], 8, 4)})
+    with held_at(s.cache, "_prefetch") as gate:
+        saving = Background(lambda: s.save("k", "d"))
+        gate.wait_until_reached()
+        (step,) = s.cache.unconsumed_steps()
+        with pytest.raises(BadStepError, match=f"step {step} is still being saved: request 'b' has a hit"):
+            s.cache.materialize(step, ["a", "b"])
+        gate.open()
+        assert saving.result() == step
+    outputs = s.cache.materialize(step, ["a", "b"])
     assert_rows(s, outputs, "b", ("a", 0, 8), ("b", 8, 12))
 
 

@@ -33,7 +33,8 @@ class BuilderSide(EngineSide):
         A key that the step did not produce is not delivered. The outputs are on the host, belong to the
         caller, and alias neither the cache's memory nor another request's rows. Raises
         `StepConsumedError` when the step was consumed, `BadStepError` for a request that the step does
-        not have (the step can still be consumed), and what a fetch raises (the step is then consumed).
+        not have and for a step whose hits are still being handed on by its save (the step can still be
+        consumed), and what a fetch raises (the step is then consumed).
         """
         self._check_open()
         ctx = self.take_step(step_id, req_ids)
@@ -44,7 +45,8 @@ class BuilderSide(EngineSide):
             self._hits.drop_read(all_reads(ctx.reads))
 
     def unconsumed_steps(self) -> list[int]:
-        """The ids of the steps that are saved and neither materialized nor discarded."""
+        """The ids of the steps that are saved and neither materialized nor discarded; that of a save which has
+        published its step and not returned yet among them."""
         with self._state_lock:
             return list(self._step_ctxs)
 
@@ -55,6 +57,7 @@ class BuilderSide(EngineSide):
             self._check_open()
             self._commit_drained_writes()
             ctx = steps.find_step(self._step_ctxs, step_id)
+            steps.require_handed_over(ctx)
             place = ctx.rows.shape.place
             if not place.keys() >= set(req_ids):
                 outside = [req_id for req_id in req_ids if req_id not in place]

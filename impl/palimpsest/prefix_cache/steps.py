@@ -289,3 +289,10 @@ def find_step(contexts: Mapping[int, StepContext], step_id: int) -> StepContext:
     if ctx is None:
         raise StepConsumedError(f"step {step_id} is unknown or was consumed; unconsumed are {sorted(contexts)}")
     return ctx
+
+
+def require_handed_over(ctx: StepContext) -> None:
+    """Raise `BadStepError` for a step whose save has published it, and has not asked for all of its hits yet."""
+    for req_id, reads in ctx.reads.items():
+        if not ctx.hit_prefetch.get(req_id, {}).keys() >= reads.keys():
+            raise BadStepError(f"step {ctx.step_id} is still being saved: request {req_id!r} has a hit to be fetched")
