@@ -199,9 +199,10 @@ class ClaimRules(ReadRules):
 
     def _same_written(self, keys: Keys, slots: IntArray, record: Record, logged: dict[str, Args]) -> None:
         theirs = [logged[key] for key in keys]
-        for each in theirs:
-            self.same_everywhere("slots.status", IN_TRANSIT, each["status"], slots)
+        for status in {id(each["status"]): each["status"] for each in theirs}.values():
+            self.same_everywhere("slots.status", IN_TRANSIT, status, slots)
         self.same_for_each("slots.writer", record.tids, [each["writer"] for each in theirs], slots)
+        record.tids = theirs[0]["writer"]  # equal, and the very object where it is logged again
         self.same_for_each("slots.version", record.versions[keys[0]], [each["version"] for each in theirs], slots)
 
     def _lose_keys(self, lost: Lost, keys: Keys, table: KeyTable, slots: IntArray) -> None:

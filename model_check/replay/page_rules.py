@@ -147,5 +147,5 @@ class PageRules(Rules):
         self.same("tags", [key for key in frozen.keys if key in frozen.tags], list(tags))
         for key, lines in tags.items():
             spec = frozen.tags[key]
-            if spec.shape != lines.shape or spec.tobytes() != lines.tobytes():
+            if spec is not lines and (spec.shape != lines.shape or spec.tobytes() != lines.tobytes()):
                 self.differ("tags", spec[:8].tolist(), lines[:8].tolist())

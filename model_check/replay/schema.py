@@ -7,6 +7,7 @@ saying what it is instead: nothing is taken for something else, nothing is left 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import chain
 from sys import intern
 from typing import Any
@@ -69,18 +70,26 @@ def rows(value: Any) -> IntArray:
     return NO_ROWS if value == [] else _array(numbers(value))
 
 
-def _array(values: list[int]) -> IntArray:
+def _array(values: list[int], width: int = 0) -> IntArray:
     try:
-        return np.array(values, dtype=np.int64)
+        return _shared(np.array(values, dtype=np.int64).tobytes(), np.int64, width)
     except OverflowError as error:
         raise MalformedError(str(error)) from error
+
+
+@lru_cache(maxsize=1024)
+def _shared(content: bytes, of: type, width: int = 0) -> IntArray:
+    """An array that cannot be changed, of lines of a `width` or flat. Equal ones that stand close together are one
+    object: a replay compares them."""
+    array: IntArray = np.frombuffer(content, dtype=of)
+    return array.reshape(-1, width) if width else array
 
 
 def levels(value: Any) -> IntArray:
     """A list of 0, 1 and 2, as a narrow array: states of slots, sources of rows."""
     if not {0, 1, 2}.issuperset(numbers(value)):
         raise _not("a list of 0, 1 and 2", value)
-    return np.array(value, dtype=np.int8)
+    return _shared(bytes(value), np.int8)
 
 
 def table(value: Any) -> IntArray:
@@ -89,7 +98,7 @@ def table(value: Any) -> IntArray:
         raise _not("a list of lines", value)
     if len(widths := set(map(len, value))) > 1 or not (width := widths.pop()):
         raise MalformedError("its lines are not of one length")
-    return _array(numbers(list(chain.from_iterable(value)))).reshape(-1, width)
+    return _array(numbers(list(chain.from_iterable(value))), width)
 
 
 def maybe(kind: Kind) -> Kind:

@@ -164,7 +164,7 @@ class WriteRules(PageRules):
     def _same_landing(self, spec: KeyLanding, rows: Args) -> KeyLanding:
         """The rows as the code lists them, which are those of the rule in some order."""
         slots, tids = rows["slots"], rows["tids"]
-        if slots.shape != spec.slots.shape or slots.tobytes() != spec.slots.tobytes():
+        if slots is not spec.slots and (slots.shape != spec.slots.shape or slots.tobytes() != spec.slots.tobytes()):
             ours, theirs = spec.slots.argsort(kind="stable"), slots.argsort(kind="stable")
             self.same_rows("rows", spec.slots[ours], slots[theirs], spec.slots[ours])
             place = np.empty_like(theirs)
