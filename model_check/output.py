@@ -20,14 +20,13 @@ _COUNTS = re.compile(
 )
 #: of a simulation, which does not know what it has seen before
 _RANDOM = re.compile(r"([\d,.]+) states generated.*?, -1 distinct states found")
-_PLACE = re.compile(r"line (\d+), col (\d+) to line (\d+), col (\d+) of module (\w+): (\d+)")
 _STATE = re.compile(r"(\d+): (?:<(.*)>|(.+))$")
 _ACTION = re.compile(r"(?P<name>[\w!]+)(?:\((?P<args>.*)\))?(?: line (?P<where>.*))?$")
 _VARIABLE = re.compile(r"^(?:/\\ )?([A-Za-z_]\w*) = ", re.MULTILINE)
 _LOADING = ("Parsing file ", "Semantic processing of module ", "Warning: Please run the Java VM", "Picked up ")
 
 _STATE_CODES = {2216, 2217, 2218}
-_BACK_TO_STATE, _SUCCESS, _VERSION, _COVERED = 2122, 2193, 2262, 2221
+_BACK_TO_STATE, _SUCCESS, _VERSION = 2122, 2193, 2262
 _ERROR_SEVERITIES = {1, 2}
 _KEPT_LINES = 60
 #: what a specification of ours prints begins with this
@@ -70,12 +69,6 @@ _KIND_OF_STATUS = {
 }
 
 
-#: a part of a module, from its first line and column to its last ones
-Place = tuple[str, int, int, int, int]
-#: how often each was evaluated, with `-coverage`
-Coverage = dict[Place, int]
-
-
 @dataclass(frozen=True)
 class Progress:
     """How far a run is."""
@@ -111,7 +104,6 @@ class Result:
     status: int
     #: what the specification itself printed
     said: tuple[str, ...] = ()
-    coverage: Coverage = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -137,7 +129,6 @@ class Output:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
     #: what the specification itself printed, without the mark
     said: list[str] = field(default_factory=list)
-    coverage: Coverage = field(default_factory=dict)
     _simulates: bool = False
     _code: int | None = None
     _severity: int = 0
@@ -176,9 +167,6 @@ class Output:
             self.kind = self.kind or Kind.OK
         elif code == _VERSION:
             self.version = text
-        elif code == _COVERED and (place := _PLACE.search(text)):
-            where = place[5], int(place[1]), int(place[2]), int(place[3]), int(place[4])
-            self.coverage[where] = self.coverage.get(where, 0) + int(place[6])
         elif self._severity in _ERROR_SEVERITIES:
             self._error(text)
 

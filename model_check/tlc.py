@@ -186,7 +186,6 @@ def _result(output: Output, seconds: float, status: int) -> Result:
         seconds,
         status,
         tuple(output.said),
-        output.coverage,
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..manifest import Model
-from ..output import Place
 from .operators import Operators
 from .rules import ActionMutants, Edit, apply_all, fairness, premises
 from .syntax import Module, closure, parse, short_hash
@@ -36,9 +35,9 @@ class Mutant:
     demands: bool = False
 
     @property
-    def place(self) -> Place | None:
-        """What TLC evaluates of the specification before the mutant can matter, if that is known."""
-        return (self.module, *self.edit.place) if self.edit and self.edit.place else None
+    def can_be_asked(self) -> bool:
+        """Whether a model can be asked, about all such mutants at once, if the mutant changes anything in it."""
+        return self.edit is not None and (self.adds or self.edit.assignment is not None)
 
     @property
     def is_of_protocol(self) -> bool:

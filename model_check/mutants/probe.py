@@ -1,9 +1,11 @@
-"""Which mutants without a guard add steps to a model: all of them asked in one run of TLC.
+"""Which mutants change nothing in a model: all of them asked in one run of TLC.
 
 A mutant without the guard `g` of an action adds the steps that the action can do where `g` is false and all else is
 true. So each mutant has a number, and each `g` becomes `(probe' # number) = g`: the guard, but its negation where the
 variable `probe` is given that number. The specification goes its way with 0, and in each state tries each action once
 for each guard in it. A step found so is said, and not done; one that changes nothing does not count.
+
+A mutant with another update matters where that update is come to, which it says when it is.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ VARS = "vars"
 _HEAD = """
 EXTENDS {extends}
 VARIABLE probe
-Asked(mutant) == ~TLCGet(mutant) /\\ probe' = mutant
-Found(mutant) == TLCSet(mutant, TRUE) /\\ PrintT("{says}" \\o ToString(mutant)) /\\ FALSE
+ProbeAsks(mutant) == ~TLCGet(mutant) /\\ probe' = mutant
+ProbeFound(mutant) == TLCSet(mutant, TRUE) /\\ PrintT("{says}" \\o ToString(mutant)) /\\ FALSE
+ProbeMet(mutant) == probe' # 0 \\/ TLCGet(mutant) \\/ (TLCSet(mutant, TRUE) /\\ PrintT("{says}" \\o ToString(mutant)))
 ASSUME \\A mutant \\in 1..{count} : TLCSet(mutant, FALSE)
 """
 _NEGATED = re.compile(r"\(probe' # (\d+)\)")
@@ -68,33 +71,40 @@ class Questions:
 
 
 def questions(modules: Mapping[str, Module], root: str, mutants: Sequence[Mutant]) -> Questions:
-    """The specification of `root`, asking for those of the `mutants` without a guard that can be asked for so.
+    """The specification of `root`, asking for those of the `mutants` that can be asked for so.
 
     Not asked for is a guard that one step may meet several times, false at some and true at others.
     """
     operators = Operators(closure(modules, root))
-    known = [each for each in mutants if each.adds and each.module in operators.modules]
-    meetings = Meetings(operators, known)
+    known = [each for each in mutants if each.can_be_asked and each.module in operators.modules]
+    meetings = Meetings(operators, [each for each in known if each.adds])
     met = meetings.of_operator(NEXT)
-    asked = dict(enumerate((each for each in known if met[each.name] == 1), 1))
-    texts = _Texts(operators, meetings, {each.name: number for number, each in asked.items()})
+    asked = dict(enumerate((each for each in known if not each.adds or met[each.name] == 1), 1))
+    texts = _Texts(operators, meetings, asked)
     return Questions({name: texts.of(module) for name, module in operators.modules.items()}, asked)
 
 
 class _Texts:
     """Texts of modules in which guards are asked for, each by the number of its mutant."""
 
-    def __init__(self, operators: Operators, meetings: Meetings, numbers: Mapping[str, int]) -> None:
+    def __init__(self, operators: Operators, meetings: Meetings, asked: Mapping[int, Mutant]) -> None:
         self._operators = operators
         self._meetings = meetings
-        self._numbers = numbers
+        self._numbers = numbers = {each.name: number for number, each in asked.items()}
         self._changes: dict[str, dict[tuple[int, int], Callable[[str], str]]] = {}
         for (module, *place), name in meetings.guards.items():
             if number := numbers.get(name):
                 self._change(module, place, f"((probe' # {number}) = ({{}}))")
         for (module, *place), names in meetings.passed_by.items():
-            if asked := sorted(numbers[name] for name in names if name in numbers):
-                self._change(module, place, f"(probe' \\notin {{{{{', '.join(map(str, asked))}}}}} /\\ ({{}}))")
+            if others := sorted(numbers[name] for name in names if name in numbers):
+                self._change(module, place, f"(probe' \\notin {{{{{', '.join(map(str, others))}}}}} /\\ ({{}}))")
+
+        updates: dict[tuple[str, int, int], list[str]] = {}
+        for number, mutant in asked.items():
+            if mutant.edit is not None and mutant.edit.assignment is not None:
+                updates.setdefault((mutant.module, *mutant.edit.assignment), []).append(f"ProbeMet({number})")
+        for (module, *place), met in updates.items():
+            self._change(module, place, "(" + r" /\ ".join([*met, "{}"]) + ")")
 
     def _change(self, module: str, place: Sequence[int], form: str) -> None:
         first, last = place
@@ -128,12 +138,12 @@ class _Texts:
             yield f"  \\/ (probe' = 0 /\\ ({action}))"
             for name in self._meetings.of(module, part):
                 if number := self._numbers.get(name):
-                    yield f"  \\/ (Asked({number}) /\\ ({action}){moved} /\\ Found({number}))"
+                    yield f"  \\/ (ProbeAsks({number}) /\\ ({action}){moved} /\\ ProbeFound({number}))"
 
 
 def _headed(module: Module, text: str, count: int) -> str:
     """The text of the module that extends no other of the specification, with what asking needs."""
-    extends = ", ".join(dict.fromkeys((*module.extends, "Naturals", "TLC")))
+    extends = ", ".join(dict.fromkeys((*module.extends, "Naturals", "Sequences", "TLC")))
     head = _HEAD.format(extends=extends, says=SAYS, count=count)
     extended = re.search(r"^EXTENDS\s+\w+(?:\s*,\s*\w+)*", text, re.MULTILINE)
     if extended is None:

@@ -35,8 +35,8 @@ class Edit:
     new: str
     dropped: str
     content: str
-    #: first line and column and last ones of what TLC evaluates before the edit matters, counted from 1
-    place: tuple[int, int, int, int] | None = None
+    #: the assignment that the edit is, or is a part of: before it is evaluated the edit does not matter
+    assignment: tuple[int, int] | None = None
     #: whether a premise is one of its property itself, which can only say more without it
     demands: bool = False
 
@@ -60,14 +60,9 @@ def apply_all(edits: Iterable[Edit], text: str) -> str:
 
 
 def _edit(kind: str, operator: str, node: Node, new: str, end: Node | None = None) -> Edit:
-    whole = node if kind in ("guard", "update") else _assigned(node)
-    place = _place(whole) if whole else None
+    whole = {"update": node, "component": _assigned(node)}.get(kind)
+    place = (whole.start_byte, whole.end_byte) if whole else None
     return Edit(kind, operator, node.start_byte, (end or node).end_byte, new, words(node), content(node), place)
-
-
-def _place(node: Node) -> tuple[int, int, int, int]:
-    (line, column), (last_line, last_column) = node.start_point, node.end_point
-    return line + 1, column + 1, last_line + 1, last_column
 
 
 def _assigned(node: Node) -> Node | None:

@@ -1,10 +1,9 @@
 """Lets TLC look for a model that kills each mutant, several at a time.
 
 A mutant is tried first on the model that is known to kill it, if there is one. The others go through the models, the
-cheapest first. A mutant of a part that TLC never evaluates in a model does not matter there, nor does one that only
-adds steps and adds none there, which `probe` says of all of them in one run. Mutants that only demand more are tried
-many at once where the cheapest models passed them: where all that they demand holds, each survives; else the half that
-does not hold is looked for.
+cheapest first, without those in which they change nothing: `probe` asks a model about all of them in one run. Mutants
+that only demand more are tried many at once where the cheapest models passed them: where all that they demand holds,
+each survives; else the half that does not hold is looked for.
 
 A mutant may have states without end in a model: it is given up there after a few times what the model takes. Only if no
 other model kills it, is it given the whole limit.
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from typing import Protocol
 
 from ..manifest import OK, Model
@@ -30,7 +30,6 @@ NOT_REACHED = "not reached"
 SHOWN = (OK, SAME_STEPS, NOT_REACHED)
 #: so many of the cheapest models are tried before mutants are put together
 EAGER = 4
-NOWHERE = ("", 0, 0, 0, 0)
 LIMIT = Kind.LIMIT.value
 #: at first a run may take so many seconds, and so many times what the model takes
 PATIENCE_S, PATIENCE = 10.0, 4.0
@@ -118,24 +117,22 @@ class Runner:
         list(pool.map(through, cases))
 
     def _matterless(self, cases: Sequence[Case], pool: Executor) -> None:
-        """Note of each case the models in which it does not matter."""
+        """Note of each case the models in which it changes nothing; and how long each model takes."""
         models = {model.name: model for case in cases for model in case.models}
-        self._listener.at(f"{len(models)} models: what they reach")
-        bases = pool.map(self._trials.steps, models.values())
-        self._bases |= dict(zip(models, bases, strict=True))
-        asked = {name: _asked_of(name, cases) for name in models}
-        self._listener.at(f"{len(models)} models: what adds steps")
-        same = pool.map(lambda name: self._trials.adding_nothing(models[name], self._modules, asked[name]), models)
-        for name, nothing in zip(models, same, strict=True):
-            for case in cases:
-                if name not in case.said and case.mutant.name in nothing:
+        self._listener.at(f"{len(models)} models as they are")
+        self._bases |= dict(
+            zip(models, pool.map(lambda model: self._trials.run(model, {}), models.values()), strict=True)
+        )
+        asked = {
+            name: [case for case in cases if case.mutant.can_be_asked and name not in case.said] for name in models
+        }
+        self._listener.at(f"{len(models)} models: what changes nothing")
+        mutants = [[case.mutant for case in asked[name]] for name in models]
+        found = pool.map(self._trials.matterless, models.values(), repeat(self._modules), mutants)
+        for name, matterless in zip(models, found, strict=True):
+            for case in asked[name]:
+                if case.mutant.name in matterless:
                     self._note(case, name, SAME_STEPS)
-                elif name not in case.said and self._never_reaches(name, case.mutant):
-                    self._note(case, name, NOT_REACHED)
-
-    def _never_reaches(self, name: str, mutant: Mutant) -> bool:
-        base = self._bases[name]
-        return base.said == OK and mutant.kind != "guard" and base.coverage.get(mutant.place or NOWHERE) == 0
 
     def _together(self, cases: Sequence[Case], pool: Executor) -> None:
         """Note of each case, all of which demand more, the models in which it holds what it demands."""
@@ -172,11 +169,6 @@ class Runner:
     def _limit_s(self, model: Model) -> float | None:
         base = self._bases.get(model.name)
         return None if self._patient or base is None else PATIENCE_S + PATIENCE * base.seconds
-
-
-def _asked_of(name: str, cases: Sequence[Case]) -> list[Mutant]:
-    """The mutants that only add steps, of which the model `name` has said nothing yet."""
-    return [case.mutant for case in cases if case.mutant.adds and name not in case.said]
 
 
 def _split(group: list[Case]) -> list[list[Case]]:

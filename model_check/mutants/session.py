@@ -24,6 +24,8 @@ from .verdicts import VERDICTS, Keys, begun, case_for, differences, load_verdict
 
 #: the name that models give a specification with fairness
 FAIR = "LiveSpec"
+#: a larger model takes too long for each of hundreds of mutants
+LARGEST = 30_000
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ class Session:
         folder = data or VERDICTS.parent
         self._file = folder / VERDICTS.name
         self._modules = {**load(manifest.spec), **load(manifest.path.parent)}
-        self.models = _cheapest_first([each for each in manifest.select(which="quick") if each.kind == "model"])
+        self.models = _cheapest_first([each for each in manifest.select(which="full") if _is_small(each)])
         if not self.models:
-            raise CheckError(f"no quick models in {manifest.path}: nothing can kill a mutant")
+            raise CheckError(f"no models of {LARGEST:,} states at most in {manifest.path}: nothing can kill a mutant")
         found = generate(self._modules, self.models)
         if (path := folder / CATALOGUE.name).is_file():
             found += load_catalogue(self._modules, manifest, path)
@@ -146,6 +148,10 @@ class Session:
         """Print the mutants there are, and what is known of each."""
         mutants = [each for each in self.mutants.values() if not names or any(name in each.name for name in names)]
         console.print(report.mutant_table(mutants, self.verdicts, self.explained))
+
+
+def _is_small(model: Model) -> bool:
+    return model.kind == "model" and model.states is not None and model.states <= LARGEST
 
 
 def _cheapest_first(models: Sequence[Model]) -> list[Model]:

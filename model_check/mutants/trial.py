@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..errors import CheckError
 from ..jvm import Toolchain
 from ..manifest import DEADLOCK, OK, Manifest, Model
-from ..output import Coverage, Kind, Result
+from ..output import Kind, Result
 from ..tlc import Run, Runs, run_tlc
 from ..workspace import prepare
 from .generator import NEXT, Mutant
@@ -28,7 +29,6 @@ class Verdict:
     killed_by: str | None
     said: str
     seconds: float
-    coverage: Coverage = field(default_factory=dict)
 
 
 class Trials:
@@ -48,16 +48,11 @@ class Trials:
         killer, more = self._killer(model, changes, result)
         return Verdict(killer, killer or "violation without a name", result.seconds + more)
 
-    def steps(self, model: Model) -> Verdict:
-        """All steps of `model`, no property being checked, and how often each part was evaluated."""
-        bare = replace(model, invariants=(), properties=(), deadlock=False)
-        result = self._run(bare, {}, ("-coverage", "1"))
-        return Verdict(None, result.kind.value, result.seconds, result.coverage)
-
-    def adding_nothing(
+    def matterless(
         self, model: Model, modules: Mapping[str, Module], mutants: Sequence[Mutant], limit_s: float | None = None
     ) -> set[str]:
-        """The mutants without a guard, by name, that add no step to `model`. One of which TLC can evaluate no step, or
+        """The mutants, by name, that change nothing in `model`: of those without a guard the ones that add no step, of
+        those with another update the ones whose update it never comes to. A mutant whose steps TLC cannot evaluate, or
         not before the limit, is not among them."""
         bare = replace(model, invariants=(), properties=(), deadlock=False, specification=None, init=INIT, next=NEXT)
         left = list(mutants)
@@ -65,8 +60,10 @@ class Trials:
             asking = questions(modules, model.module, left)
             result = self._run(bare, asking.changes, limit_s=limit_s)
             if result.kind is Kind.OK:
-                added = {int(number) for number in result.said}
-                return {mutant.name for number, mutant in asking.asked.items() if number not in added}
+                found = {int(number) for number in result.said}
+                return {mutant.name for number, mutant in asking.asked.items() if number not in found}
+            if result.kind not in (Kind.EVALUATION, Kind.CRASH, Kind.LIMIT):
+                raise CheckError(f"{model.name} cannot be asked about mutants: {result.explanation}")
             failed = asking.failed(result.explanation)
             left = [mutant for mutant in left if mutant.name not in failed] if failed else []
         return set()
