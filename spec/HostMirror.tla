@@ -81,6 +81,19 @@ Touches(x) == x[1] \in {"copy", "restore", "fetch"}
 RegisteredWhileUsed ==
     registered \/ \A r \in Ranks : \A x \in Range(copies[r]) \cup Range(compute[r]) : ~Touches(x)
 
+\* What a rank's worker carries belongs to where it is in its step: what is to be fetched to a selection, transfers that
+\* wait for rows to a step that is under way; hot rows are forgotten before rows are written or selected; and what a
+\* phase handed to the copy stream is waited for at its end.
+WorkerAgrees == \A r \in Ranks :
+    /\ missing[r] # {} => pc[r] \in {"selected", "closed"}
+    /\ after[r] # <<>> => pc[r] \in {"started", "written", "selected", "gathered", "target", "drafted", "drafts", "closed"}
+    /\ pc[r] \in {"written", "selected"} => stale[r] = {}
+    /\ dirty[r] => pc[r] \notin {"idle", "target", "drafts"}
+    /\ pc[r] = "selected" => \A h \in Range(Now(r).hot) : <<h[1], h[2]>> \in table[r]
+
+\* Nothing is registered any more when the last rank has closed.
+AllReleased == (\A r \in Ranks : pc[r] = "closed") => ~registered
+
 \* Each transfer that a step asked for is acknowledged, also where only idle steps follow.
 Asked == UNION {{t.id : t \in Range(agenda[k].moves) \cup Range(agenda[k].restores)} : k \in DOMAIN agenda}
 EveryTransferEnds == <>(Asked \subseteq taken)

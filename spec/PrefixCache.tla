@@ -79,7 +79,7 @@ Fairness ==
     /\ \A t \in Readers : WF_vars(BeginFetch(t) \/ RowGathered(t) \/ JoinBegin(t)
                                   \/ JoinEnd(t) \/ EndFetch(t) \/ DropRead(t))
     /\ SF_vars(Drain("builder") \/ TakeStep \/ (failed /\ DiscardStep))
-    /\ WF_vars(ReleasePage("builder")) /\ WF_vars(DropRead("builder"))
+    /\ WF_vars(ReleasePage("builder"))
     /\ \A p \in Pages : WF_vars(~CanStall /\ CopyLands(p))
     /\ SF_vars(ClaimPageEnd)
     /\ WF_vars(Escalate \/ JoinBegin("engine") \/ JoinEnd("engine") \/ Reserve \/ SealOldest \/ ClaimPageBegin
@@ -91,9 +91,11 @@ LiveSpec == Spec /\ Fairness
 -----------------------------------------------------------------------------
 (* What a reader sees.                                                                                     *)
 
-\* A row that a saved step delivers is the one that its hit asked for, or the read raised.
+\* A row that a saved step delivers is the one that its hit asked for, or the read raised: so does one that lacks a row
+\* which must be there.
 ReadIntegrity ==
-    \A h \in DOMAIN reads : reads[h].st = "done" /\ reads[h].step # 0 => reads[h].got = reads[h].want
+    \A h \in DOMAIN reads : reads[h].st = "done" =>
+        (reads[h].step # 0 => reads[h].got = reads[h].want) /\ ~AbsentHidden(h)
 
 \* What can be planned on is the present tenant's, of each key, also of those that it never wrote; and a block has
 \* one tenant, also where that tenant has not written yet.

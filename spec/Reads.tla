@@ -36,7 +36,7 @@ AbsentHidden(h) == h[3] \in Hidden /\ "absent" \in Range(reads[h].src)
 Raises(h) == \E i \in RowsOfRead(h) : reads[h].src[i] = "pool" /\ Moved(h, i) /\ reads[h].kept[i] = Nothing
 
 \* The read that a reader fetches is over: dropped, or planned again.
-Gone(t) == LET h == rdr[t].hit IN reads[h].try # rdr[t].try \/ reads[h].st # "fetching"
+Gone(t) == LET h == rdr[t].hit IN h \notin DOMAIN reads \/ reads[h].try # rdr[t].try \/ reads[h].st # "fetching"
 Gathers(t) == rdr[t].pc = "gather" \/ (rdr[t].pc = "join" /\ Registered(rdr[t].joins) = {} /\ ~failed)
 Missing(t) == {i \in 1..Len(rdr[t].buf) : reads[rdr[t].hit].src[i] = "pool" /\ rdr[t].buf[i] = Nothing}
 IdleReader == [pc |-> "idle", hit |-> <<0, "", "">>, try |-> 0, joins |-> {}, wait |-> {}, buf |-> <<>>]
@@ -54,9 +54,9 @@ BeginFetch(t) ==
 
 \* The next row is read off the pool, whatever lies there now. (Data: no lock.)
 RowGathered(t) ==
-    /\ rdr[t].pc # "idle" /\ Gathers(t) /\ ~Gone(t) /\ Missing(t) # {}
-    /\ LET i == CHOOSE j \in Missing(t) : \A m \in Missing(t) : j <= m
-       IN  rdr' = [rdr EXCEPT ![t].pc = "gather", ![t].buf[i] = pool[Place(rdr[t].hit, i)]]
+    /\ Gathers(t) /\ ~Gone(t)
+    /\ \E i \in First(Missing(t)) :
+        rdr' = [rdr EXCEPT ![t].pc = "gather", ![t].buf[i] = pool[Place(rdr[t].hit, i)]]
     /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, eng, bld, com, schedVars>>
 
 \* Rows whose version is still the planned one are delivered as they were gathered, the others as preserved.
@@ -66,7 +66,7 @@ Delivered(t, h, i) ==
       [] OTHER -> IF Moved(h, i) THEN reads[h].kept[i] ELSE rdr[t].buf[i]
 
 EndFetch(t) ==
-    /\ Free("state") /\ rdr[t].pc # "idle" /\ Gathers(t) /\ ~Gone(t) /\ Missing(t) = {}
+    /\ Free("state") /\ Gathers(t) /\ ~Gone(t) /\ Missing(t) = {}
     /\ LET h == rdr[t].hit
        IN  /\ ~Raises(h)
            /\ reads' = [reads EXCEPT ![h].st = "done", ![h].got = [i \in RowsOfRead(h) |-> Delivered(t, h, i)]]
@@ -77,9 +77,9 @@ EndFetch(t) ==
 ReaderDrops(t) ==
     /\ rdr[t].pc # "idle"
     /\ \/ Gone(t) /\ rdr[t].pc # "joining"
-       \/ ~Gone(t) /\ rdr[t].pc = "error"
-       \/ ~Gone(t) /\ Gathers(t) /\ Missing(t) = {} /\ Raises(rdr[t].hit)
-       \/ ~Gone(t) /\ rdr[t].pc = "gather" /\ CanDrop
+       \/ rdr[t].pc = "error"
+       \/ Gathers(t) /\ Missing(t) = {} /\ Raises(rdr[t].hit)
+       \/ rdr[t].pc = "gather" /\ CanDrop
     /\ reads' = IF Gone(t) THEN reads ELSE Over({rdr[t].hit})
     /\ rdr' = [rdr EXCEPT ![t] = IdleReader]
 
@@ -94,6 +94,6 @@ BuilderDrops ==
 
 DropRead(t) ==
     /\ Free("state")
-    /\ (t \in Readers /\ ReaderDrops(t)) \/ (t = "builder" /\ BuilderDrops)
+    /\ (\E r \in Readers \cap {t} : ReaderDrops(r)) \/ (t = "builder" /\ BuilderDrops)
     /\ UNCHANGED <<slotVars, reqVars, stepVars, flagVars, taskVars, holders, memVars, lock, eng, bld, com, schedVars>>
 =============================================================================

@@ -65,9 +65,8 @@ LateWriter(c) == writer[c] \in DOMAIN tasks /\ tasks[writer[c]].late
 BeginStep ==
     /\ MayEnter("engine") /\ Free("task") /\ ~closed /\ ~failed
     /\ eng.up = {} /\ (eng.pc = "idle" \/ (eng.pc = "begun" /\ CanSkip))
-    /\ agenda # <<>>
-    /\ LET plan == Head(agenda)
-           sealed == {openTask[r] : r \in plan.ended} \ {NoTask}
+    /\ \E plan \in Heads(agenda) :
+       LET sealed == {openTask[r] : r \in plan.ended} \ {NoTask}
            n == begins + 1
            robbed(t) == {c \in Cells : Retired(c, plan.given) /\ LateWriter(c) /\ writer[c] = t}
            new == {<<n, r, k>> : r \in Hits(plan), k \in known}

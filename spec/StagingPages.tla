@@ -43,8 +43,7 @@ Freeze ==
 
 \* A copy lands on its page, in the order in which the copies were queued. (Environment.)
 CopyLands(p) ==
-    /\ onWay[p] # <<>>
-    /\ page' = [page EXCEPT ![p] = Head(onWay[p])]
+    /\ \E rows \in Heads(onWay[p]) : page' = [page EXCEPT ![p] = rows]
     /\ onWay' = [onWay EXCEPT ![p] = Tail(@)]
     /\ UNCHANGED <<stateVars, taskVars, holders, buffers, pool, lock, eng, bld, rdr, com, schedVars>>
 
@@ -55,10 +54,10 @@ Leave(p, who) == holders' = [holders EXCEPT ![p] = @ \ who]
 \* A save that does not publish gives its page up, once the copy that it queued has landed. Where that does not come,
 \* the page stays with the step for good, as the copy still uses it. (The wait raises: no event.)
 EngineLeaves ==
-    /\ eng.pc \in {"claimed", "frozen"} /\ lock.state # "engine"
-    /\ CanAbort \/ closed \/ failed
-    /\ \/ Landed(eng.page) /\ Leave(eng.page, {<<"step", eng.step>>})
-       \/ CanStall /\ ~Landed(eng.page) /\ UNCHANGED holders
+    /\ lock.state # "engine" /\ (CanAbort \/ closed \/ failed)
+    /\ \E p \in Pages \cap {eng.page} :
+        \/ Landed(p) /\ Leave(p, {<<"step", eng.step>>})
+        \/ CanStall /\ ~Landed(p) /\ UNCHANGED holders
     /\ eng' = [eng EXCEPT !.pc = IF eng.reserved > 0 THEN "aborted" ELSE Back, !.page = NoPage, !.clone = Blank]
     /\ UNCHANGED <<bld, com>>
 
@@ -82,7 +81,6 @@ TasksLeave(t) ==
 
 \* At the end the steps that nobody consumed leave their pages.
 StepsLeave ==
-    /\ com["closer"].pc = "ended"
     /\ \E x \in com["closer"].todo :
         /\ Leave(x[1], {x[2]})
         /\ com' = [com EXCEPT !["closer"].todo = @ \ {x}]
@@ -92,7 +90,7 @@ ReleasePage(t) ==
     /\ Free("page")
     /\ \/ t = "engine" /\ EngineLeaves
        \/ t = "builder" /\ BuilderLeaves
-       \/ t \in Writers /\ TasksLeave(t)
+       \/ \E w \in Writers \cap {t} : TasksLeave(w)
        \/ t = "closer" /\ StepsLeave
     /\ UNCHANGED <<stateVars, taskVars, memVars, lock, rdr, schedVars>>
 =============================================================================

@@ -258,6 +258,8 @@ RECURSIVE InOrder(_), SizeOf(_)
 InOrder(S) == IF S = {} THEN <<>>
               ELSE LET x == CHOOSE y \in S : \A z \in S : y <= z IN <<x>> \o InOrder(S \ {x})
 SizeOf(T) == IF T = {} THEN 0 ELSE LET x == CHOOSE y \in T : TRUE IN x.size + SizeOf(T \ {x})
+First(S) == {x \in S : \A y \in S : x <= y}       \* the least of some numbers, if there is one
+Heads(seq) == {seq[i] : i \in First(DOMAIN seq)}  \* the first of a sequence, if there is one
 Drop(seq, S) == SelectSeq(seq, LAMBDA x : x \notin S)
 Unfinished == {t \in DOMAIN tasks : tasks[t].state \notin Final}
 

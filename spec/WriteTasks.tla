@@ -41,8 +41,9 @@ JoinBegin(t) ==
     /\ \/ /\ t = "engine" /\ (eng.pc = "forward" \/ (eng.pc = "joined" /\ CanAbort))
           /\ EngineWaits(eng.last, "joining")
        \/ t = "engine" /\ eng.pc = "flush" /\ eng.up = {} /\ EngineWaits(eng.wait, "flushing")
-       \/ /\ t \in Readers /\ rdr[t].pc = "join" /\ (Registered(rdr[t].joins) # {} \/ failed)
-          /\ rdr' = [rdr EXCEPT ![t].pc = "joining", ![t].wait = Registered(rdr[t].joins)]
+       \/ /\ \E r \in Readers \cap {t} :
+                /\ rdr[r].pc = "join" /\ (Registered(rdr[r].joins) # {} \/ failed)
+                /\ rdr' = [rdr EXCEPT ![r].pc = "joining", ![r].wait = Registered(rdr[r].joins)]
           /\ UNCHANGED eng
     /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, bld, com, schedVars>>
 
@@ -58,11 +59,11 @@ JoinEnd(t) ==
        \/ /\ t = "engine" /\ eng.pc \in {"joining", "flushing"} /\ CanAbort
           /\ eng' = [eng EXCEPT !.wait = {}, !.pc = Back]
           /\ UNCHANGED rdr
-       \/ /\ t \in Readers /\ rdr[t].pc = "joining" /\ rdr[t].wait \subseteq woken
-          /\ rdr' = [rdr EXCEPT ![t].pc = IF SomeLost(rdr[t].joins) THEN "error" ELSE "gather"]
-          /\ UNCHANGED eng
-       \/ /\ t \in Readers /\ rdr[t].pc = "joining" /\ CanAbort
-          /\ rdr' = [rdr EXCEPT ![t].pc = "error"]
+       \/ /\ \E r \in Readers \cap {t} :
+                /\ rdr[r].pc = "joining"
+                /\ \/ /\ rdr[r].wait \subseteq woken
+                      /\ rdr' = [rdr EXCEPT ![r].pc = IF SomeLost(rdr[r].joins) THEN "error" ELSE "gather"]
+                   \/ CanAbort /\ rdr' = [rdr EXCEPT ![r].pc = "error"]
           /\ UNCHANGED eng
     /\ UNCHANGED <<stateVars, taskVars, holders, memVars, lock, bld, com, schedVars>>
 
@@ -142,7 +143,6 @@ RowOf(t, c) == IF tasks[t].late THEN tasks[t].bytes[c] ELSE page[tasks[t].page][
 
 \* A row reaches the pool. (Data: no lock.)
 PoolRowWritten ==
-    /\ At("committer", "writing")
     /\ \E x \in com["committer"].todo :
         /\ pool' = [pool EXCEPT ![x[2]] = RowOf(x[1], x[2])]
         /\ com' = [com EXCEPT !["committer"].todo = @ \ {x}]

@@ -1,6 +1,6 @@
 ------------------------------- MODULE Cases --------------------------------
 (* What the models share: schedules, the end of a behaviour, and what must be reachable.                   *)
-EXTENDS PrefixCache
+EXTENDS Agreement
 
 All == {"h", "d"}
 
