@@ -4,14 +4,15 @@ EXTENDS MirrorVocabulary
 
 (* Streams. An entry of a queue is <<what, ...>>. A wait is for the record that was the last when it was queued. *)
 
+Heads(queue) == {queue[i] : i \in DOMAIN queue \cap {1}}
+Shows(row, asked) == row # Nothing /\ <<row[1], row[2]>> = asked
 Runnable(r, x) == IF x[1] = "wait" THEN reached[r][x[2]] >= x[3] ELSE TRUE
 Reach(r, x) == reached' = IF x[1] = "record" THEN [reached EXCEPT ![r][x[2]] = x[3]] ELSE reached
 Acknowledge(x) == acked' = IF x[1] = "end" THEN acked \cup {x[2]} ELSE acked
 
 \* The device does the next thing on a rank's forward stream. (Environment.)
 ComputeRuns(r) ==
-    /\ compute[r] # <<>>
-    /\ LET x == Head(compute[r]) IN
+    /\ \E x \in Heads(compute[r]) :
         /\ Runnable(r, x)
         /\ compute' = [compute EXCEPT ![r] = Tail(@)]
         /\ Reach(r, x) /\ Acknowledge(x)
@@ -19,13 +20,12 @@ ComputeRuns(r) ==
                     [] x[1] = "restore" -> [dev EXCEPT ![r][x[3]] = host[x[2]]]
                     [] OTHER -> dev
         /\ hot' = IF x[1] = "fetch" THEN [hot EXCEPT ![r][x[2]] = host[x[2][1]][x[2][2]]["target"]] ELSE hot
-        /\ faults' = IF x[1] = "use" /\ SubSeq(hot[r][x[2]], 1, 2) # x[3] THEN faults \cup {"stale hot row"} ELSE faults
+        /\ faults' = IF x[1] = "use" /\ ~Shows(hot[r][x[2]], x[3]) THEN faults \cup {"stale hot row"} ELSE faults
     /\ UNCHANGED <<host, registered, copies, issued, worker, truth, placed, wanted, rejected, wrote, sent>>
 
 \* The device does the next thing on a rank's copy stream: a row goes to the host as it is then. (Environment.)
 CopyRuns(r) ==
-    /\ copies[r] # <<>>
-    /\ LET x == Head(copies[r]) IN
+    /\ \E x \in Heads(copies[r]) :
         /\ Runnable(r, x)
         /\ copies' = [copies EXCEPT ![r] = Tail(@)]
         /\ Reach(r, x) /\ Acknowledge(x)

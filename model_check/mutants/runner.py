@@ -118,7 +118,7 @@ class Runner:
 
     def _matterless(self, cases: Sequence[Case], pool: Executor) -> None:
         """Note of each case the models in which it changes nothing; and how long each model takes."""
-        models = {model.name: model for case in cases for model in case.models}
+        models = {model.name: model for case in cases for model in case.models if model.name not in case.said}
         self._listener.at(f"{len(models)} models as they are")
         self._bases |= dict(
             zip(models, pool.map(lambda model: self._trials.run(model, {}), models.values()), strict=True)
