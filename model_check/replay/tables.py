@@ -157,7 +157,7 @@ class Frozen:
 
     step: int
     keys: list[str]
-    tags: dict[str, IntArray]
+    tags: dict[str, IntArray] = field(repr=False)
     landed: bool = False
     #: its step was published
     published: bool = False
@@ -169,4 +169,4 @@ class Writing:
 
     stage: str
     tids: list[int]
-    tasks: list[Task]
+    tasks: list[Task] = field(repr=False)

@@ -95,6 +95,7 @@ def test_an_exporter_that_hangs_is_named_at_the_end_and_what_is_left_is_made_whe
     sink = SpanSink(provider.get_tracer("tests"))
     s = script(eager=False, trace=sink)
     s.run({"a": prefill([0], 4)})
+    s.settle()
     gate.wait_until_reached()
     with pytest.raises(TimeoutError, match=r"palimpsest-spans has not made its spans within 0.01 s"):
         sink.close(timeout_s=0.01)
