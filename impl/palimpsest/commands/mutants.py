@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Makes mutants of the specification, each with one mistake: a guard dropped, an update not made, a premise of a
-property dropped, or a mistake of the catalogue. TLC must find a model of the quick set in which a property kills
+property dropped, or a mistake of the catalogue. TLC must find a model, of the smaller ones, in which a property kills
 each; a survivor must be explained, and each property must kill a mutant that no other kills. Verdicts are kept by
 content: only what changed is run, and what --sample or --all ask for besides.
 
