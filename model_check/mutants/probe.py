@@ -36,7 +36,7 @@ ProbeMet(mutant) == probe' # 0 \\/ TLCGet(mutant) \\/ (TLCSet(mutant, TRUE) /\\ 
 ASSUME \\A mutant \\in 1..{count} : TLCSet(mutant, FALSE)
 """
 _NEGATED = re.compile(r"\(probe' # (\d+)\)")
-_QUESTION = re.compile(r"Asked\((\d+)\)")
+_QUESTION = re.compile(r"ProbeAsks\((\d+)\)")
 #: where TLC says that it was when it could not evaluate something
 _PLACES = (
     re.compile(r"Line (?P<line>\d+), column \d+ to line \d+, column \d+ in (?P<module>\w+)"),
