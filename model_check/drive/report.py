@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,11 +18,15 @@ COLUMNS = ("model", "states", "edges", "runs", "actions", "driven", "never", "no
 
 def driven_table(drives: Sequence[Driven]) -> Table:
     """A row for each graph."""
-    table = Table(title="the specification's steps, taken by the package's own threads")
-    for name in COLUMNS:
+    return _table("the specification's steps, taken by the package's own threads", COLUMNS, map(cells, drives))
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table(title=title)
+    for name in columns:
         table.add_column(name, justify="left" if name in ("model", "verdict") else "right")
-    for each in drives:
-        table.add_row(*cells(each))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -41,12 +45,8 @@ def cells(each: Driven) -> tuple[str, ...]:
 
 def simulated_table(drives: Sequence[Simulated]) -> Table:
     """A row for each model."""
-    table = Table(title="behaviors that TLC simulated, taken by the package's own threads")
-    for name in SIMULATED:
-        table.add_column(name, justify="left" if name in ("model", "verdict") else "right")
-    for each in drives:
-        table.add_row(*simulated_cells(each))
-    return table
+    title = "behaviors that TLC simulated, taken by the package's own threads"
+    return _table(title, SIMULATED, map(simulated_cells, drives))
 
 
 def simulated_cells(each: Simulated) -> tuple[str, ...]:
