@@ -73,6 +73,13 @@ EntryGuarded ==
                      /\ bld'.pc \in {"copying", "leaving"} => bld.pc = bld'.pc
                      /\ eng'.pc = "claimed" => eng.pc = "claimed" ]_vars
 
+\* Each step that is begun was asked for. A wait for a page has a number of its own, and ends with the page; or by a
+\* shutdown, or by its bound where saves can fail.
+StepsCounted ==
+    [][ /\ begins' # begins => agenda' # agenda
+        /\ stepIds' # stepIds => eng.pc # "page wait" /\ eng'.pc = "page wait"
+        /\ eng.pc = "page wait" /\ eng'.pc # "page wait" => eng'.pc = "claimed" \/ closed \/ CanAbort ]_vars
+
 -----------------------------------------------------------------------------
 (* The threads.                                                                                            *)
 

@@ -46,10 +46,11 @@ OneHostWriter == wrote \subseteq {Writer}
 \* A copy of a host block reads no row that is still on its way.
 HostCopyAfterWrites == "early host copy" \notin faults
 
-\* When a transfer ends, each accepted row of its page is on the host in every layer, the draft's too.
+\* When a transfer to the host ends, each accepted row of its page is there in every layer, the draft's too.
+Moved == {t.id : t \in UNION {Range(agenda[k].moves) : k \in DOMAIN agenda}}
 Durable(i) == \A o \in Offsets : wanted[i].rows[o] # Nothing =>
                   \A l \in Layers : host[wanted[i].hb][o][l] = wanted[i].rows[o]
-CleanMeansDurable == [][\A i \in acked' \ acked : i \in DOMAIN wanted => Durable(i)]_vars
+CleanMeansDurable == [][\A i \in (acked' \ acked) \cap Moved : i \in DOMAIN wanted /\ Durable(i)]_vars
 
 \* Where rows are mirrored as they are written, and no copy is on its way, each accepted row is on the host.
 Rests(r) == compute[r] = <<>> /\ copies[r] = <<>> /\ pc[r] = "idle"
@@ -70,8 +71,12 @@ RestoreKeepsRows ==
     \A r \in Ranks : compute[r] = <<>> /\ pc[r] = "idle" =>
         \A b \in DevBlocks : \A o \in Offsets : placed[r][b][o] # Nothing => dev[r][b][o]["target"] = placed[r][b][o]
 
-\* Attention gets no row of an earlier tenant of a host slot, and no row that was written over.
-NoRecycledHotRow == "stale hot row" \notin faults
+\* Attention gets no row of an earlier tenant of a host slot, and no row that was written over: neither where it uses
+\* one, nor once all that it uses has been queued and the forward stream is through.
+NoRecycledHotRow ==
+    /\ "stale hot row" \notin faults
+    /\ \A r \in Ranks : pc[r] = "gathered" /\ compute[r] = <<>> =>
+          \A h \in Range(Now(r).hot) : Shows(hot[r][<<h[1], h[2]>>], <<h[3], h[4]>>)
 
 \* A row of a layer is handed to the copy stream once.
 MirroredOnce == "mirrored twice" \notin faults

@@ -24,7 +24,7 @@ ImportRows ==
         new == StepAt(k).imports
     IN  /\ new # <<>> /\ imported < k
         /\ Between(Writer) /\ \A r \in Ranks : Landed(r, current[r])
-        /\ \A r \in Ranks : (Between(r) /\ at[r] = at[Writer]) \/ (pc[r] = "meeting" /\ at[r] = k)
+        /\ \A r \in Ranks \ {Writer} : Between(r) \/ pc[r] = "meeting"
         /\ imported' = k
         /\ host' = Imported(host, new, k) /\ truth' = Known(truth, new, k)
         /\ wrote' = wrote \cup {Writer}
@@ -48,7 +48,7 @@ AwaitWrites(r) ==
 
 \* All ranks have come, each behind its own last step: what the writer wrote has landed, and nobody reads any more.
 Meet ==
-    /\ Shared /\ \A r \in Ranks : pc[r] = "meeting" /\ Landed(r, current[r])
+    /\ \A r \in Ranks : pc[r] = "meeting" /\ Landed(r, current[r])
     /\ pc' = [r \in Ranks |-> "met"]
     /\ current' = [r \in Ranks |-> Other(current[r])]
     /\ UNCHANGED <<memory, streams, at, rows, after, hotness, dirty, agenda, imported, taken, ghosts>>
@@ -57,10 +57,11 @@ Pending(b) == \E i \in DOMAIN copies[Writer] : copies[Writer][i][1] = "copy" /\ 
 RECURSIVE Copied(_, _)
 Copied(f, cs) == IF cs = <<>> THEN f ELSE [Copied(f, SubSeq(cs, 1, Len(cs) - 1)) EXCEPT ![cs[Len(cs)][2]] = f[cs[Len(cs)][1]]]
 
-\* The writer copies host blocks once the last step's host writes have landed; the other ranks wait for it.
+\* The writer copies host blocks once the last step's host writes have landed; the other ranks wait for it, up to their
+\* bound where it has closed.
 CopyHostBlocks(r) ==
     /\ pc[r] = "met"
-    /\ r = Writer \/ Now(r).copies = <<>> \/ at[Writer] > at[r] \/ (at[Writer] = at[r] /\ pc[Writer] # "met")
+    /\ r = Writer \/ Now(r).copies = <<>> \/ pc[Writer] \notin {"met", "closed"}
     /\ pc' = [pc EXCEPT ![r] = "copied"]
     /\ IF r = Writer /\ Now(r).copies # <<>>
        THEN /\ Landed(r, Other(current[r]))

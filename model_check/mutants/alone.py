@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..manifest import DEADLOCK, Model
 from .generator import Mutant
 from .runner import Case, Runner, without
-from .verdicts import Keys, Verdicts
+from .verdicts import Keys, Verdicts, case_for
 
 #: so many mutants of a property are tried
 CANDIDATES = 6
@@ -26,7 +26,7 @@ def holds(name: str, mutants: Mapping[str, Mutant], verdicts: Verdicts, keys: Ke
         return False
     killed = verdicts.mutants.get(kept["mutant"])
     mutant = mutants[kept["mutant"]]
-    return killed is not None and killed.killed_by == name and keys.of_survival(mutant, name) == kept["key"]
+    return killed is not None and killed.killed_by == name and keys.of_all(mutant, name) == kept["key"]
 
 
 def find(
@@ -43,12 +43,12 @@ def find(
         verdicts.alone.pop(name, None)
     for turn in range(CANDIDATES):
         open_names = [name for name in names if name not in verdicts.alone and turn < len(candidates[name])]
-        cases = {name: _case(candidates[name][turn], models, name, verdicts) for name in open_names}
+        cases = {name: _case(candidates[name][turn], models, name, verdicts, keys) for name in open_names}
         if cases:
             runner.run(list(cases.values()))
         for name, case in cases.items():
             if case.killed_by is None and not case.undecided:
-                key = keys.of_survival(case.mutant, name)
+                key = keys.of_all(case.mutant, name)
                 verdicts.alone[name] = {"mutant": case.mutant.name, "key": key}
 
 
@@ -60,6 +60,7 @@ def _candidates(name: str, mutants: Mapping[str, Mutant], verdicts: Verdicts) ->
     return [mutants[each] for each in order if mutants[each].is_of_protocol]
 
 
-def _case(mutant: Mutant, models: Sequence[Model], name: str, verdicts: Verdicts) -> Case:
-    killer = verdicts.mutants[mutant.name].model
-    return Case(mutant, [without(model, name) for model in models], [killer] if killer else [])
+def _case(mutant: Mutant, models: Sequence[Model], name: str, verdicts: Verdicts, keys: Keys) -> Case:
+    first = verdicts.mutants[mutant.name]
+    unchecked = [without(model, name) for model in models]
+    return case_for(mutant, unchecked, first, keys.untouched(mutant))

@@ -17,10 +17,10 @@ from .catalogue import CATALOGUE, load_catalogue
 from .explained import SURVIVORS, load_explained
 from .fingerprint import Fingerprints
 from .generator import Mutant, generate
-from .runner import Runner
+from .runner import Case, Runner
 from .syntax import load
 from .trial import LIMIT_S, Trials
-from .verdicts import VERDICTS, Keys, begun, case_for, differences, load_verdicts, record, sample
+from .verdicts import VERDICTS, Keys, case_for, differences, load_verdicts, record, sample
 
 #: the name that models give a specification with fairness
 FAIR = "LiveSpec"
@@ -110,30 +110,26 @@ class Session:
 
     def _forget(self) -> None:
         """Drop the verdicts on mutants that are none any more."""
-        for kept in (self.verdicts.mutants, self.verdicts.begun):
-            for name in set(kept) - set(self.mutants):
-                del kept[name]
+        for name in set(self.verdicts.mutants) - set(self.mutants):
+            del self.verdicts.mutants[name]
 
     def _run(self, mutants: Sequence[Mutant], runner: Runner) -> None:
-        known = self.verdicts.mutants
-        cases = [
-            case_for(mutant, self.models, known.get(mutant.name), self.keys.untouched(mutant), self._begun(mutant))
-            for mutant in mutants
-        ]
+        cases = [self._case(mutant) for mutant in mutants]
+        asked = [len(case.said) for case in cases]
+        unknown = [not self._is_known(mutant) for mutant in mutants]
         try:
             runner.run(cases)
         finally:
-            known.update({case.mutant.name: record(case, self.keys) for case in cases if not case.is_open})
-            still = {case.mutant.name: begun(case, self.keys) for case in cases if case.is_open and case.said}
-            ended = {case.mutant.name for case in cases}
-            kept = {name: each for name, each in self.verdicts.begun.items() if name not in ended}
-            self.verdicts.begun = kept | still
+            for case, before, is_new in zip(cases, asked, unknown, strict=True):
+                if not case.is_open or (is_new and len(case.said) > before):
+                    self.verdicts.mutants[case.mutant.name] = record(case, self.keys)
 
-    def _begun(self, mutant: Mutant) -> dict[str, str]:
-        kept = self.verdicts.begun.get(mutant.name)
-        if kept is None:
-            return {}
-        return {name: said for name, said in kept.said.items() if self.keys.of_kill(mutant, name) == kept.keys[name]}
+    def _case(self, mutant: Mutant) -> Case:
+        """All models again for a verdict that holds; else those that have not seen the mutant as it is now."""
+        known = self.verdicts.mutants.get(mutant.name)
+        killed = known is not None and known.killed_by is not None
+        said = {} if killed or self._is_known(mutant) else self.keys.still(mutant, known)
+        return case_for(mutant, self.models, known, self.keys.untouched(mutant), said)
 
     def _find_alone(self, runner: Runner, again: bool) -> None:
         names = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,12 @@ from palimpsest_model_check.manifest import load_manifest
 from palimpsest_model_check.mutants.explained import load_explained
 from palimpsest_model_check.mutants.fingerprint import Fingerprints
 from palimpsest_model_check.mutants.generator import generate
-from palimpsest_model_check.mutants.runner import Case
+from palimpsest_model_check.mutants.runner import LIMIT, Case
 from palimpsest_model_check.mutants.trial import Trials
 from palimpsest_model_check.mutants.verdicts import (
     Keys,
     Record,
     Verdicts,
-    begun,
     case_for,
     load_verdicts,
     record,
@@ -50,10 +48,14 @@ def test_a_verdict_holds_for_its_content_only(tmp_path: Path) -> None:
     assert load_verdicts(tmp_path / "verdicts.json") == verdicts
     assert keys.holds(mutant, killed)
     assert keys.holds(mutant, survived)
-    assert not keys.holds(mutant, replace(survived, said={"a": "ok", "b": "time limit"}))
+    late = record(Case(mutant, checked, said={"a": "ok", "b": LIMIT}), keys)
+    assert not keys.holds(mutant, late)
+    assert keys.still(mutant, late) == {"a": "ok"}
     more = Keys(Fingerprints(steps_module()), models("abc"))
     assert more.holds(mutant, killed)
-    assert not more.holds(mutant, Record("InRange", "z", {}, 0.0, killed.key))
+    assert not more.holds(mutant, survived)
+    assert more.still(mutant, survived) == {"a": "ok", "b": "ok"}
+    assert not more.holds(mutant, Record("InRange", "z", {}, 0.0, {"z": killed.keys["a"]}))
     assert not Keys(Fingerprints(steps_module()), models("a")).holds(mutant, None)
     other = steps_module(SPEC.replace("n' = 0", "n' = 1"))
     changed = next(each for each in generate(other, checked) if each.name == mutant.name)
@@ -186,13 +188,11 @@ def test_a_kept_verdict_that_comes_out_differently_is_an_error(
 def test_a_run_that_was_not_brought_to_its_end_is_gone_on_with(tmp_path: Path) -> None:
     mutant = guards()[0]
     keys = Keys(Fingerprints(steps_module()), models("ab"))
-    half = Case(mutant, models("ab"), said={"a": "ok"})
-    Verdicts(begun={mutant.name: begun(half, keys)}).save(tmp_path / "verdicts.json")
-    kept = load_verdicts(tmp_path / "verdicts.json").begun[mutant.name]
-    assert kept.keys == {"a": keys.of_kill(mutant, "a")}
-    case, trials = (
-        case_for(mutant, models("ab"), None, begun=kept.said),
-        Pretended({("a", "n < Max"): "Even"}, {"n < Max"}),
-    )
+    half = record(Case(mutant, models("ab"), said={"a": "ok"}), keys)
+    Verdicts({mutant.name: half}).save(tmp_path / "verdicts.json")
+    kept = load_verdicts(tmp_path / "verdicts.json").mutants[mutant.name]
+    assert not keys.holds(mutant, kept)
+    case = case_for(mutant, models("ab"), kept, said=keys.still(mutant, kept))
+    trials = Pretended({("a", "n < Max"): "Even"}, {"n < Max"})
     run_pretended(trials, [case])
     assert case.said == {"a": "ok", "b": "ok"}
