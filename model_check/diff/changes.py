@@ -121,12 +121,12 @@ def _model(name: str, before: Protocol, after: Protocol) -> Standing:
 
 
 def _mutants(before: Protocol, after: Protocol) -> Standings:
-    """A kept verdict is about the content that its key names: it moves with the content, or must run again."""
+    """A kept verdict is about the contents that its keys name: it moves with them, or must run again."""
     standing = {}
     for name, record in after.mutants.items():
         was = before.mutants.get(name)
-        moved = record.model is not None and before.keys.get(record.model) != after.keys.get(record.model)
-        if was is None or was.key != record.key:
+        moved = any(before.keys.get(model) != after.keys.get(model) for model in record.keys)
+        if was is None or was.keys != record.keys:
             standing[name] = Standing.RECORDED
         else:
             standing[name] = Standing.DUE if moved else Standing.KEPT

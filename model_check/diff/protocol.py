@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckError
+from ..errors import CheckError, ManifestError
 from ..manifest import Manifest, Model, load_manifest
 from ..mutants.fingerprint import Fingerprints
 from ..mutants.operators import Operators, assignment, conjuncts, is_disjunction, operands
@@ -60,7 +60,15 @@ class Protocol:
         }
         fingerprints = Fingerprints(modules)
         keys = {name: fingerprints.of(model) for name, model in models.items()}
-        return cls(kinds, keys, models, load_verdicts(tree / "model_check/mutants/verdicts.json").mutants)
+        return cls(kinds, keys, models, _verdicts(tree))
+
+
+def _verdicts(tree: Path) -> Mapping[str, Record]:
+    """None where another version of the checker wrote them, in another form."""
+    try:
+        return load_verdicts(tree / "model_check/mutants/verdicts.json").mutants
+    except ManifestError:
+        return {}
 
 
 def _manifest(tree: Path) -> Manifest | None:

@@ -57,8 +57,20 @@ def _definition(text: str, module: str, name: str) -> tuple[str, frozenset[str]]
     return content(node), frozenset(names_in(node))
 
 
+@lru_cache(maxsize=4096)
+def _instance(text: str, module: str) -> str:
+    """All of a module that an instance is made of: each definition counts."""
+    whole = _parsed(text, module)
+    return " ".join([*_declarations(text, module), *(content(each.node) for each in whole.definitions.values())])
+
+
+@lru_cache(maxsize=4096)
+def _declarations(text: str, module: str) -> tuple[str, ...]:
+    return tuple(f"{module} {content(part)}" for part in _parsed(text, module).declarations)
+
+
 def _declared(used: Mapping[str, Module]) -> list[str]:
-    return [f"{name} {content(part)}" for name in sorted(used) for part in used[name].declarations]
+    return [line for name in sorted(used) for line in _declarations(used[name].text, used[name].name)]
 
 
 def _reached(modules: Mapping[str, Module], used: Mapping[str, Module], names: set[str]) -> list[str]:
@@ -72,11 +84,8 @@ def _reached(modules: Mapping[str, Module], used: Mapping[str, Module], names: s
             continue
         if name in where:
             found[name], next_names = _definition(where[name].text, where[name].name, name)
-            todo += next_names
+            todo += next_names - found.keys()
         elif name in modules and name not in used:
-            instance = modules[name]
-            found[name] = " ".join(
-                [*_declared({name: instance}), *(content(each.node) for each in instance.definitions.values())]
-            )
-            todo += instance.extends
+            found[name] = _instance(modules[name].text, name)
+            todo += modules[name].extends
     return [f"{name} {found[name]}" for name in sorted(found)]

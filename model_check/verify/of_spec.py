@@ -19,8 +19,8 @@ from ..report import CheckProgress
 from .evidence import Detail
 from .kind import Found, MissingError, Setting, kind
 
-#: mutants that a quick run tries, drawn from those that were killed before: a survivor takes all models
-QUICK_MUTANTS = 6
+#: the part of the mutants that a quick run tries
+QUICK_PART = 0.1
 
 
 @kind("models", "TLC's verdict on each model, reach model and mutant of the manifest is the expected one")
@@ -52,8 +52,10 @@ def _line(outcome: Outcome) -> tuple[str, ...]:
 
 @kind("mutants", "each mistake in the specification is caught by a property")
 def mutants(setting: Setting) -> Found:
-    """A random sample, or all. The verdicts kept in the installation stay as they are."""
+    """Those that a property kills: a random tenth, or all. Survivors take all models (`palimpsest mutants --all`):
+    their kept verdicts have to be about what they are now, and explained. The kept verdicts stay as they are."""
     try:
+        from ..mutants.report import stale, unexplained
         from ..mutants.session import Session, Which
     except ModuleNotFoundError as error:
         raise MissingError(f"{error}: pip install 'palimpsest-cache[mutants]'") from error
@@ -63,22 +65,26 @@ def mutants(setting: Setting) -> Found:
             shutil.copy(file, folder)
         shutil.copy(VERDICTS, folder)
         session = Session(load_manifest(), folder)
-        stale = len(session.selected(Which()))
-        before = [
+        changed = [each.name for each in session.selected(Which())]
+        kept = unexplained([*session.mutants.values()], session.verdicts, session.explained)
+        kept += stale(session.mutants, session.verdicts, session.explained)
+        kills = sorted(
             name for name, known in session.verdicts.mutants.items() if known.killed_by and name in session.mutants
-        ]
-        drawn = random.Random(setting.seed).sample(sorted(before), QUICK_MUTANTS)
-        which = Which(tuple(drawn)) if setting.quick else Which(all=True)
+        )
+        part = round(QUICK_PART * len(kills)) or len(kills)
+        drawn = random.Random(setting.seed).sample(kills, part) if setting.quick else kills
+        which = Which(tuple(drawn))
         chosen = session.selected(which)
         with (folder / "log.txt").open("w", encoding="utf-8") as log:
             right = session.run(which, setting.jobs, Console(file=log, width=160))
         said = (folder / "log.txt").read_text(encoding="utf-8").splitlines()
     killed = [each for each in chosen if (known := session.verdicts.mutants.get(each.name)) and known.killed_by]
-    says = f"{len(killed)} killed, {len(chosen) - len(killed)} explained"
-    says += f"; {len(session.mutants) - stale} of all {len(session.mutants)} have a verdict that is kept and up to date"
+    says = f"{len(killed)} of {len(kills)} that were killed are killed again"
+    says += f"; {len(session.mutants) - len(changed)} of all {len(session.mutants)} have a verdict that is up to date"
     records = [(each, session.verdicts.mutants.get(each.name)) for each in chosen]
-    rows = tuple((each.name, (known and known.killed_by) or "explained", each.says) for each, known in records)
+    rows = tuple((each.name, (known and known.killed_by) or "SURVIVES", each.says) for each, known in records)
     wrong = [] if right else [line for line in said[-12:] if line.strip()]
+    wrong += kept + [f"{each} has no verdict on what it is now: palimpsest mutants {each}" for each in changed]
     return Found(len(chosen), "mutants", wrong, says, Detail(("mutant", "killed by", "says"), rows))
 
 

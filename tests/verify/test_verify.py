@@ -10,10 +10,14 @@ from rich.console import Console
 
 from palimpsest import cli
 from palimpsest_model_check.errors import CheckError
-from palimpsest_model_check.verify import of_code
+from palimpsest_model_check.manifest import load_manifest
+from palimpsest_model_check.mutants.session import Session
+from palimpsest_model_check.mutants.verdicts import Record, Verdicts
+from palimpsest_model_check.verify import of_code, of_spec
 from palimpsest_model_check.verify.evidence import Report, Verdict
 from palimpsest_model_check.verify.kind import Found, Kind, Kinds, MissingError, Setting
 from palimpsest_model_check.verify.run import KINDS, report_table, verify
+from tests.model_check.pretended import MANIFEST, TINY
 
 pytestmark = pytest.mark.forges("the kinds replay their own traces")
 
@@ -91,6 +95,26 @@ def test_what_a_program_finds_makes_the_command_fail(capsys, monkeypatch):
     monkeypatch.setattr(of_code, "QUICK_PROGRAMS", 2)
     assert cli.main(["verify", "--quick", "programs"]) == 1
     assert "1 fails" in capsys.readouterr().out
+
+
+def test_a_mutant_of_the_specification_without_a_verdict_on_what_it_is_now_is_evidence_against_it(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "Steps.tla").write_text(TINY)
+    (tmp_path / "manifest.toml").write_text(MANIFEST)
+    manifest = load_manifest(tmp_path / "manifest.toml", tmp_path)
+    session = Session(manifest, tmp_path)
+    name, other, *_ = session.mutants
+    killed = Record("InRange", session.models[0].name, {}, 0.0, {session.models[0].name: "of another text"})
+    Verdicts({name: killed}).save(tmp_path / "verdicts.json")
+    monkeypatch.setattr(of_spec, "VERDICTS", tmp_path / "verdicts.json")
+    monkeypatch.setattr(of_spec, "load_manifest", lambda: manifest)
+    monkeypatch.setattr(of_spec, "QUICK_PART", 1.0)
+    evidence = KINDS["mutants"].evidence(setting())
+    assert evidence.verdict is Verdict.FAILS
+    assert evidence.count == 1
+    assert f"{other} was not run" in evidence.says
+    assert f"palimpsest mutants {name}" in evidence.says
 
 
 def test_a_kind_that_there_is_not_is_refused_by_name(capsys):
