@@ -15,6 +15,7 @@ from palimpsest_model_check.mutants.explained import load_explained
 from palimpsest_model_check.mutants.fingerprint import Fingerprints
 from palimpsest_model_check.mutants.generator import generate
 from palimpsest_model_check.mutants.runner import LIMIT, Case
+from palimpsest_model_check.mutants.session import Session
 from palimpsest_model_check.mutants.trial import Trials
 from palimpsest_model_check.mutants.verdicts import (
     Keys,
@@ -196,3 +197,24 @@ def test_a_run_that_was_not_brought_to_its_end_is_gone_on_with(tmp_path: Path) -
     trials = Pretended({("a", "n < Max"): "Even"}, {"n < Max"})
     run_pretended(trials, [case])
     assert case.said == {"a": "ok", "b": "ok"}
+
+
+def test_an_interrupt_keeps_a_verdict_that_held_and_what_the_models_said_so_far_of_others(tmp_path: Path) -> None:
+    class Interrupted:
+        def run(self, cases: list[Case]) -> None:
+            for case in cases:
+                case.said["a"] = "ok"
+            raise KeyboardInterrupt
+
+    write(tmp_path)
+    session = Session(load_manifest(tmp_path / "manifest.toml", tmp_path), tmp_path)
+    session.models = models("ab")
+    session.keys = Keys(Fingerprints(steps_module()), session.models)
+    known, other, *_ = guards()
+    whole = record(Case(known, session.models, said={"a": "ok", "b": "ok"}), session.keys)
+    session.verdicts.mutants[known.name] = whole
+    with pytest.raises(KeyboardInterrupt):
+        session._run([known, other], Interrupted())  # type: ignore[arg-type]
+    assert session.verdicts.mutants[known.name] == whole
+    assert session.verdicts.mutants[other.name].said == {"a": "ok"}
+    assert not session.keys.holds(other, session.verdicts.mutants[other.name])
