@@ -235,9 +235,9 @@ EveryPageFreed == \A p \in Pages :
 \* Planned reads are delivered or let go of.
 EveryReadDropped == Pending # {} ~> Pending = {}
 
-\* A save that waits for writes, bytes or a page gets its page, or raises.
+\* A save that waits for writes, bytes or a page gets its page, or raises; none tries for ever.
 BlockedSaveProceeds ==
-    eng.pc \in {"joining", "joined", "over budget", "flush", "flushing", "flushed", "reserved", "page wait"}
+    eng.pc \in {"forward", "joining", "joined", "over budget", "flush", "flushing", "flushed", "reserved", "page wait"}
         ~> eng.pc \in {"claimed", "idle", "stopped"}
 
 \* A shutdown ends, and then nothing is held for a step.
