@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from tree_sitter import Node
+
 from ..manifest import Model
 from ..workspace import configuration, wrapper
 from .syntax import Module, closure, content, names_in, parse, short_hash
@@ -51,17 +53,23 @@ def _parsed(text: str, name: str) -> Module:
     return parse(text, name)
 
 
-@lru_cache(maxsize=100_000)
-def _definition(text: str, module: str, name: str) -> tuple[str, frozenset[str]]:
-    node = _parsed(text, module).definitions[name].node
-    return content(node), frozenset(names_in(node))
+#: column and text of a definition -> its content and the names in it. A mutant leaves all but one as they are; what
+#: the lines of a list belong to depends on their columns, but on nothing outside of the definition.
+_definitions: dict[tuple[int, bytes | None], tuple[str, frozenset[str]]] = {}
+
+
+def _definition(node: Node) -> tuple[str, frozenset[str]]:
+    key = node.start_point.column, node.text
+    if key not in _definitions:
+        _definitions[key] = content(node), frozenset(names_in(node))
+    return _definitions[key]
 
 
 @lru_cache(maxsize=4096)
 def _instance(text: str, module: str) -> str:
     """All of a module that an instance is made of: each definition counts."""
     whole = _parsed(text, module)
-    return " ".join([*_declarations(text, module), *(content(each.node) for each in whole.definitions.values())])
+    return " ".join([*_declarations(text, module), *(_definition(each.node)[0] for each in whole.definitions.values())])
 
 
 @lru_cache(maxsize=4096)
@@ -76,16 +84,14 @@ def _declared(used: Mapping[str, Module]) -> list[str]:
 def _reached(modules: Mapping[str, Module], used: Mapping[str, Module], names: set[str]) -> list[str]:
     """The definitions that `names` lead to; a module that one makes an instance of counts as a whole."""
     found: dict[str, str] = {}
-    todo = sorted(names)
     where = {name: module for module in used.values() for name in module.definitions}
+    known = where.keys() | modules.keys() - used.keys()
+    todo = names & known
     while todo:
         name = todo.pop()
-        if name in found:
-            continue
         if name in where:
-            found[name], next_names = _definition(where[name].text, where[name].name, name)
-            todo += next_names - found.keys()
-        elif name in modules and name not in used:
-            found[name] = _instance(modules[name].text, name)
-            todo += modules[name].extends
+            found[name], next_names = _definition(where[name].definitions[name].node)
+        else:
+            found[name], next_names = _instance(modules[name].text, name), frozenset(modules[name].extends)
+        todo |= (next_names & known) - found.keys()
     return [f"{name} {found[name]}" for name in sorted(found)]
