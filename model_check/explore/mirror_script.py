@@ -104,14 +104,13 @@ class MirrorScript:
             if driver.mirror._worker is not None and isinstance(stream := driver.mirror.worker.dma_stream, HostStream)
         ]
         threads = tuple(thread.place() for thread in scheduler.threads)
-        current = scheduler.current.number if scheduler.current is not None else -1
         return digest(
-            (self.watch.state(), self.sync.state(), memory, queued, threads, current, sorted(self._shared.items()))
+            (self.watch.state(), self.sync.state(), memory, queued, threads, sorted(self._shared.items()))
         )
 
     def call(self, name: str, what: Callable[[], Any]) -> Any:
         """Enter the mirror; what a thread has seen there matters no more once it is out again."""
-        self.scheduler.point("call", name)
+        self.scheduler.point("call", name, instant=True)
         result = what()
         if self.scheduler.current is not None:
             self.scheduler.current.forget()
@@ -145,7 +144,7 @@ class MirrorScript:
         ]
         self._drive(self.drivers[0], body)
         for thread in others:
-            self.scheduler.point("join", thread.name, lambda: thread.done)  # noqa: B023  # called at once
+            self.scheduler.point("join", thread.name, lambda: thread.done, instant=True)  # noqa: B023  # called at once
 
     def _drive(self, driver: Driver, body: Callable[[Driver], None]) -> None:
         driver.mirror.initialize()

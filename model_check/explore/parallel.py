@@ -12,6 +12,7 @@ from .explore import Outcome, Progress, explore, sample
 from .saved import Schedule, replay
 from .scenario import Scenario
 from .scenarios import SCENARIOS
+from .surroundings import keep_to_one_core
 
 
 class Search(NamedTuple):
@@ -59,7 +60,8 @@ def _side_by_side(
 
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, initializer=keep_to_one_core, initargs=(context.Value("i"),))
     try:
         yield pool
     finally:

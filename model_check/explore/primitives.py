@@ -141,7 +141,7 @@ class CoCondition:
         me = self._scheduler.current
         name = me.name if me is not None else "main"
         self._waiting.append(name)
-        self._lock.release()
+        self._lock.owner = None  # nothing to remember: who is woken looks again
         self._scheduler.wait(self.name, lambda: self._may_return(name), timeout)
         notified = name not in self._waiting
         if not notified:
@@ -191,7 +191,7 @@ class CoEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the event is set; False when that took too long."""
-        self._scheduler.wait(self.name, self.is_set, timeout)
+        self._scheduler.wait(self.name, self.is_set, timeout, instant=True)
         return self._flag
 
     def state(self) -> Hashable:
@@ -215,4 +215,4 @@ class CoThread:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended, or the time is up."""
-        self._scheduler.point("join", self.name, lambda: not self.is_alive(), seconds=timeout)
+        self._scheduler.point("join", self.name, lambda: not self.is_alive(), seconds=timeout, instant=True)

@@ -54,6 +54,9 @@ class Scheduler:
         self.moves = self.events = 0
         self._strategy, self._most_steps = strategy, most_steps
         self._may_run_late = timeouts > 0
+        #: who had the turn when it was last chosen, and whether another thread has it for an instant
+        self._turn_of: Thread | None = None
+        self._advancing = False
         self._over = False
         self._end = _thread.allocate_lock()
         self._end.acquire()
@@ -100,16 +103,18 @@ class Scheduler:
         seconds: float | None = None,
         may_fail: bool = False,
         yields: bool = False,
+        instant: bool = False,
     ) -> str:
         """Park the calling thread at an operation until it is chosen; gives how it goes on."""
         me = self.current
         if me is None or self._over:
             return self._outside(what, on, ready)
-        if (self.quiet or not (self._strategy.spends or yields)) and (ready is None or ready()):
+        passes = self.quiet or not (self._strategy.spends or yields)
+        if passes and not self._advancing and (ready is None or ready()):
             self._note(Step(me.name, GOES, what, on))
             return GOES
         ends = None if seconds is None else self.clock + seconds
-        me.operation = Operation(what, on, ready, ends, may_fail, yields)
+        me.operation = Operation(what, on, ready, ends, may_fail, yields, instant)
         me.frame = sys._getframe(1)
         option = self._choose(me)
         if option is None:
@@ -121,12 +126,14 @@ class Scheduler:
         self._go_on()
         return self.steps[-1].how
 
-    def wait(self, on: str, ready: Callable[[], bool], seconds: float | None = None) -> str:
+    def wait(
+        self, on: str, ready: Callable[[], bool], seconds: float | None = None, *, instant: bool = False
+    ) -> str:
         """As `point`, to wait for what another thread does: nobody may do so while he holds the state lock."""
         if self.current is not None and (STATE_LOCK, self.current.name) in self.held():
             says = f"{self.current.name} waits for {on} while it holds {STATE_LOCK}"
             self.find(Finding("wait under lock", says, ("NoWaitUnderLock",)))
-        return self.point("wait for", on, ready, seconds=seconds)
+        return self.point("wait for", on, ready, seconds=seconds, instant=instant)
 
     def _go_on(self) -> None:
         if self._over:
@@ -167,14 +174,19 @@ class Scheduler:
         for thread in threads:
             if thread.done:
                 continue
-            takes_over = int(goes and thread is not me)
+            takes_over = goes and thread is not me
             if self._can_go(thread):
-                options.append(Option(thread, self._how(thread), takes_over))
+                options.append(Option(thread, self._how(thread), takes_over, takes_over))
                 if thread.operation.may_fail and self.faults and not self.quiet:
-                    options.append(Option(thread, FAILS, takes_over + 1))
+                    options.append(Option(thread, FAILS, takes_over + 1, takes_over))
             elif thread.operation.ends is not None and self.timeouts and not self.quiet:
-                late.append(Option(thread, LATE, takes_over + 1))
+                late.append(Option(thread, LATE, takes_over + 1, takes_over))
         return options + late or self._last_resort()
+
+    def _is_instant(self, thread: Thread) -> bool:
+        """Whether the thread goes on to its next operation without a choice."""
+        operation = thread.operation
+        return operation.instant and not thread.done and (operation.ready is None or operation.ready())
 
     def _how(self, thread: Thread) -> str:
         ready = thread.operation.ready
@@ -192,7 +204,15 @@ class Scheduler:
         """The next step, noted; None where the run is over."""
         if self._over:
             return None
-        options = self._options(me)
+        if not self._advancing:
+            self._turn_of = me
+        instant = next(filter(self._is_instant, self.threads), None)
+        self._advancing = instant is not None
+        if instant is not None:
+            option = Option(instant, GOES, 0)
+            self._take(option)
+            return option
+        options = self._options(self._turn_of)
         if not options:
             self._stuck()
             return None
@@ -205,7 +225,7 @@ class Scheduler:
         return option
 
     def _take(self, option: Option) -> None:
-        thread, how, _ = option
+        thread, how = option.thread, option.how
         operation = thread.operation
         if how == FAILS:
             self.faults -= 1

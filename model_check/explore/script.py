@@ -87,10 +87,9 @@ class Script:
         scheduler = self.scheduler
         rows = tuple(storage.numpy().tobytes() for storage in self.cache._pool._storage.values())
         threads = tuple(thread.place() for thread in scheduler.threads)
-        current = scheduler.current.number if scheduler.current is not None else -1
         budgets = scheduler.faults, scheduler.timeouts, scheduler.clock
         to_build = tuple(self._to_build), self._no_more
-        return digest((self.watch.state(), self.sync.state(), rows, threads, current, budgets, to_build))
+        return digest((self.watch.state(), self.sync.state(), rows, threads, budgets, to_build))
 
     # ---------------------------------------------------------------- the engine
 
@@ -189,7 +188,9 @@ class Script:
 
     def _build_all(self) -> None:
         while True:
-            self.scheduler.point("wait for", "a step to build", lambda: bool(self._to_build) or self._no_more)
+            self.scheduler.point(
+                "wait for", "a step to build", lambda: bool(self._to_build) or self._no_more, instant=True
+            )
             if not self._to_build:
                 return
             step = self._to_build.popleft()
@@ -224,7 +225,7 @@ class Script:
 
     def call(self, name: str, what: Call) -> Any:
         """Enter the cache; what a thread has seen there matters no more once it is out again."""
-        self.scheduler.point("call", name)
+        self.scheduler.point("call", name, instant=True)
         result = what()
         if self.scheduler.current is not None:
             self.scheduler.current.forget()
@@ -260,7 +261,7 @@ class Script:
         self.tolerate(lambda: body(self))
         self._no_more = True
         for thread in self._threads:
-            self.scheduler.point("join", thread.name, lambda: thread.done)  # noqa: B023  called at once
+            self.scheduler.point("join", thread.name, lambda: thread.done, instant=True)  # noqa: B023  called at once
         self.scheduler.settle()
         with self.quietly():
             self._check()

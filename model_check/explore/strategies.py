@@ -27,7 +27,7 @@ class DepthFirst:
         self._path: list[_Branch] = []
         self._depth = 0
         #: state -> the most preemptions that were left there
-        self._seen: dict[Hashable, int] = {}
+        self._seen: dict[Hashable, dict[int | None, int]] = {}
 
     @property
     def states(self) -> int:
@@ -39,7 +39,7 @@ class DepthFirst:
         allowed = [option for option in options if option.cost <= self._left]
         option = allowed[0]
         if len(allowed) > 1:
-            if self._depth == len(self._path) and not self._is_new(state()):
+            if self._depth == len(self._path) and not self._is_new(state(), options):
                 return None
             option = allowed[self._branch(len(allowed)).taken]
         self._spend(option.cost)
@@ -49,10 +49,12 @@ class DepthFirst:
         self._left -= cost
         self.spends = self._left > 0
 
-    def _is_new(self, state: Hashable) -> bool:
-        if self._seen.get(state, -1) >= self._left:
+    def _is_new(self, state: Hashable, options: list[Option]) -> bool:
+        current = options[0].thread.number if any(option.takes_over for option in options) else None
+        known = self._seen.setdefault(state, {})
+        if any(left - (who is not None and who != current) >= self._left for who, left in known.items()):
             return False
-        self._seen[state] = self._left
+        known[current] = self._left
         return True
 
     def _branch(self, options: int) -> _Branch:

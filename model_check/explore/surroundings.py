@@ -35,8 +35,21 @@ def on_one_core() -> Iterator[None]:
         yield
         return
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(cores)[os.getpid() % len(cores)]})
+    _keep_to(os.getpid())
     try:
         yield
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def keep_to_one_core(taken: Any) -> None:
+    """Keep a worker process to a core of its own, as far as there are enough; `taken` counts the workers."""
+    with taken.get_lock():
+        number, taken.value = taken.value, taken.value + 1
+    if hasattr(os, "sched_setaffinity"):
+        _keep_to(number)
+
+
+def _keep_to(number: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})

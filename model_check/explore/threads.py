@@ -31,6 +31,8 @@ class Operation(NamedTuple):
     may_fail: bool = False
     #: whether to let another thread go on here costs nothing
     yields: bool = False
+    #: whether it touches nothing that another thread can change: when it is done, once it can be, matters to nobody
+    instant: bool = False
 
     def __str__(self) -> str:
         return f"{self.what} {self.on}"
@@ -44,6 +46,8 @@ class Option(NamedTuple):
     #: how far it is from the ordinary: 1 where it takes the turn from a thread that could go on, 1 more for a fault or
     #: a time-out that need not be
     cost: int
+    #: whether it takes the turn from a thread that could go on
+    takes_over: bool = False
 
 
 class Step:
@@ -72,7 +76,7 @@ class Thread:
 
     def __init__(self, name: str, number: int, daemon: bool) -> None:
         self.name, self.number, self.daemon = name, number, daemon
-        self.operation = Operation("start", "")
+        self.operation = Operation("start", "", instant=True)
         self.frame: FrameType | None = None
         self.done = False
         #: what it has seen since it last forgot: two threads that are at one place and have seen the same go on alike
