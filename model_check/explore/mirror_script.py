@@ -104,9 +104,7 @@ class MirrorScript:
             if driver.mirror._worker is not None and isinstance(stream := driver.mirror.worker.dma_stream, HostStream)
         ]
         threads = tuple(thread.place() for thread in scheduler.threads)
-        return digest(
-            (self.watch.state(), self.sync.state(), memory, queued, threads, sorted(self._shared.items()))
-        )
+        return digest((self.watch.state(), self.sync.state(), memory, queued, threads, sorted(self._shared.items())))
 
     def call(self, name: str, what: Callable[[], Any]) -> Any:
         """Enter the mirror; what a thread has seen there matters no more once it is out again."""

@@ -109,8 +109,7 @@ class Scheduler:
         me = self.current
         if me is None or self._over:
             return self._outside(what, on, ready)
-        passes = self.quiet or not (self._strategy.spends or yields)
-        if passes and not self._advancing and (ready is None or ready()):
+        if self._passes(yields) and (ready is None or ready()):
             self._note(Step(me.name, GOES, what, on))
             return GOES
         ends = None if seconds is None else self.clock + seconds
@@ -126,9 +125,13 @@ class Scheduler:
         self._go_on()
         return self.steps[-1].how
 
-    def wait(
-        self, on: str, ready: Callable[[], bool], seconds: float | None = None, *, instant: bool = False
-    ) -> str:
+    def _passes(self, yields: bool) -> bool:
+        """Whether the thread that runs goes on without a choice, if it can."""
+        if self._advancing:
+            return False
+        return self.quiet or not (self._strategy.spends or yields or any(map(self._is_instant, self.threads)))
+
+    def wait(self, on: str, ready: Callable[[], bool], seconds: float | None = None, *, instant: bool = False) -> str:
         """As `point`, to wait for what another thread does: nobody may do so while he holds the state lock."""
         if self.current is not None and (STATE_LOCK, self.current.name) in self.held():
             says = f"{self.current.name} waits for {on} while it holds {STATE_LOCK}"
@@ -208,10 +211,12 @@ class Scheduler:
             self._turn_of = me
         instant = next(filter(self._is_instant, self.threads), None)
         self._advancing = instant is not None
-        if instant is not None:
-            option = Option(instant, GOES, 0)
+        option = self._chosen() if instant is None else Option(instant, GOES, 0)
+        if option is not None:
             self._take(option)
-            return option
+        return option
+
+    def _chosen(self) -> Option | None:
         options = self._options(self._turn_of)
         if not options:
             self._stuck()
@@ -220,8 +225,6 @@ class Scheduler:
         option = self._strategy.choose(options, len(self.steps), self.state) if many else options[0]
         if option is None:
             self.left = self._over = True
-            return None
-        self._take(option)
         return option
 
     def _take(self, option: Option) -> None:

@@ -179,6 +179,84 @@ def test_a_saved_schedule_is_taken_step_by_step_and_what_does_not_fit_is_counted
     scheduler, notes = run(lost_update, strategy)
     assert (notes, strategy.missed) == ([1, 1], 0)
     assert [(step.thread, step.how) for step in scheduler.steps] == turns
-    other = Saved([("nobody", GOES)] * 3)
-    run(lost_update, other)
-    assert other.missed == 3
+    other = Saved([("nobody", GOES)] * len(turns))
+    scheduler, _ = run(lost_update, other)
+    # the threads start without a choice, and the second one ends alone
+    assert other.missed == sum(step.thread == "a" and step.what != "start" for step in scheduler.steps)
+
+
+def handed_over(scheduler, sync, notes):
+    """One thread adds what it finds after an event, another sets it in between two sections, a third joins both."""
+    lock, event, box = sync.lock(), sync.event(), [0]
+
+    def add(value, after=None):
+        if after is not None:
+            after.wait()
+        with lock:
+            found = box[0]
+        with lock:
+            box[0] = found + value
+            notes.append((value, found))
+
+    def sets():
+        add(1)
+        event.set()
+        add(2)
+
+    threads = [sync.thread(lambda: add(4, event), "waits"), sync.thread(sets, "sets")]
+    for thread in threads:
+        thread.start()
+
+    def joins():
+        for thread in threads:
+            thread.join()
+        with lock:
+            notes.append(("sum", box[0]))
+
+    scheduler.spawn("joins", joins)
+
+
+@pytest.mark.parametrize("program", [lost_update, opposed, waiting, handed_over])
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_what_is_not_gone_on_from_and_what_is_no_choice_hides_no_outcome(program, bound, monkeypatch):
+    def ends():
+        return {
+            (tuple(notes), scheduler.finding and scheduler.finding.kind) for scheduler, notes in every(program, bound)
+        }
+
+    found = ends()
+    monkeypatch.setattr(DepthFirst, "_is_new", lambda *_: True)
+    assert found == ends()
+    monkeypatch.setattr(Scheduler, "_is_instant", lambda self, thread: False)
+    assert found >= ends()
+
+
+def test_a_wait_that_touches_nothing_costs_no_schedule(monkeypatch):
+    few = len(every(handed_over, 1))
+    monkeypatch.setattr(Scheduler, "_is_instant", lambda self, thread: False)
+    assert few < len(every(handed_over, 1))
+
+
+def test_a_state_seen_with_more_preemptions_left_is_not_gone_on_from_whoever_runs_there(monkeypatch):
+    def three(scheduler, sync, notes):
+        lost_update(scheduler, sync, notes)
+        scheduler.spawn("c", lambda: scheduler.point("look", ""))
+
+    def schedules():
+        strategy, count = DepthFirst(2), 0
+        while True:
+            count += 1
+            run(three, strategy)
+            if not strategy.next_run():
+                return count
+
+    ends, few = {tuple(notes) for _, notes in every(three, 2)}, schedules()
+
+    def is_new(self, state, options):
+        runs = options[0].thread.number if any(option.takes_over for option in options) else None
+        known = self._seen.setdefault((state, runs), {})
+        return known.setdefault("left", -1) < self._left and known.update(left=self._left) is None
+
+    monkeypatch.setattr(DepthFirst, "_is_new", is_new)  # whoever runs there tells states apart
+    assert few < schedules()
+    assert ends == {tuple(notes) for _, notes in every(three, 2)}

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from palimpsest import cli
 from palimpsest_model_check.errors import CheckError
+from palimpsest_model_check.explore.scenarios import SCENARIOS
 from palimpsest_model_check.manifest import load_manifest
 from palimpsest_model_check.mutants.session import Session
 from palimpsest_model_check.mutants.verdicts import Record, Verdicts
@@ -75,7 +76,7 @@ def test_one_kind_that_fails_makes_the_report_fail_and_the_others_are_run_all_th
 @pytest.mark.slow
 def test_the_command_prints_a_table_writes_the_report_and_gives_the_verdict(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(of_code, "QUICK_PROGRAMS", 4)
-    monkeypatch.setattr(of_code, "QUICK_SCHEDULES", 2)
+    monkeypatch.setattr(of_code, "SCENARIOS", {name: SCENARIOS[name] for name in ("two-ranks", "failure-of-a-batch")})
     path = tmp_path / "report.json"
     kinds = ["mirror", "programs", "explore"]
     assert cli.main(["verify", "--quick", "--jobs", "1", "--json", str(path), *kinds]) == 0
