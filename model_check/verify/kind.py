@@ -56,6 +56,8 @@ class Kind:
     name: str
     what: str
     run: Callable[[Setting], Found]
+    #: whether it keeps all the setting's processes busy by itself; else it needs about one, and runs beside others
+    alone: bool = False
 
     def evidence(self, setting: Setting) -> Evidence:
         """Run it. What cannot be run fails, unless it needs something that this installation does not have."""
@@ -77,13 +79,13 @@ class Kind:
         return Evidence(self.name, self.what, found.count, found.unit, verdict, seconds, says, found.detail)
 
 
-def kind(name: str, what: str) -> Callable[[Callable[[Setting], Found]], Kind]:
+def kind(name: str, what: str, *, alone: bool = False) -> Callable[[Callable[[Setting], Found]], Kind]:
     """A decorator that makes a function a kind of evidence."""
-    return lambda run: Kind(name, what, run)
+    return lambda run: Kind(name, what, run, alone)
 
 
 class Kinds(dict[str, Kind]):
-    """Kinds by name, in the order in which they are run."""
+    """Kinds by name, in the order in which they are told."""
 
     @classmethod
     def of(cls, *kinds: Kind) -> Kinds:

@@ -41,7 +41,11 @@ QUICK_TESTS = ("tests/schedule",)
 TESTS_LIMIT_S = 3600.0
 
 
-@kind("code-mutants", "each slip of a concurrency change in the package is caught by its property, and no other")
+@kind(
+    "code-mutants",
+    "each slip of a concurrency change in the package is caught by its property, and no other",
+    alone=True,
+)
 def code_mutants(setting: Setting) -> Found:
     """A random sample, or all."""
     mutants = select(())
@@ -55,7 +59,11 @@ def code_mutants(setting: Setting) -> Found:
     return Found(len(trials), "mutants", wrong, says, Detail(COLUMNS, tuple(map(cells, trials))))
 
 
-@kind("explore", "no schedule of the package's own threads breaks a property, delivers a wrong row or gets stuck")
+@kind(
+    "explore",
+    "no schedule of the package's own threads breaks a property, delivers a wrong row or gets stuck",
+    alone=True,
+)
 def explore(setting: Setting) -> Found:
     """All schedules of each scenario with at most one preemption, or two."""
     bound = 1 if setting.quick else 2

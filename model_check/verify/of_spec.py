@@ -23,7 +23,7 @@ from .kind import Found, MissingError, Setting, kind
 QUICK_PART = 0.1
 
 
-@kind("models", "TLC's verdict on each model, reach model and mutant of the manifest is the expected one")
+@kind("models", "TLC's verdict on each model, reach model and mutant of the manifest is the expected one", alone=True)
 def models(setting: Setting) -> Found:
     """The quick set, or all."""
     manifest = load_manifest()
@@ -50,7 +50,7 @@ def _line(outcome: Outcome) -> tuple[str, ...]:
     return (outcome.model.name, outcome.model.kind, outcome.surprise or outcome.verdict, *counted)
 
 
-@kind("mutants", "each mistake in the specification is caught by a property")
+@kind("mutants", "each mistake in the specification is caught by a property", alone=True)
 def mutants(setting: Setting) -> Found:
     """Those that a property kills: a random tenth, or all. Survivors take all models (`palimpsest mutants --all`):
     their kept verdicts have to be about what they are now, and explained. The kept verdicts stay as they are."""

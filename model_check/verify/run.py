@@ -1,9 +1,13 @@
-"""Runs kinds of evidence one after the other, and shows what they gave."""
+"""Runs kinds of evidence, those that take one process side by side, and shows what they gave."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +15,7 @@ from rich.table import Table
 
 import palimpsest
 
+from ..errors import CheckError
 from . import of_both, of_code, of_spec
 from .evidence import Evidence, Report, Verdict
 from .kind import Kind, Kinds, Setting
@@ -26,12 +31,42 @@ _STYLES = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.SKIPPED: "
 
 def verify(kinds: Sequence[Kind], setting: Setting) -> Report:
     """A report with the evidence of each kind, in their order; a line is printed for each as it comes."""
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    evidence = []
+    started, start, found = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic(), {}
+    for each in _evidence(kinds, setting):
+        found[each.kind] = each
+        setting.console.print(_line(each), markup=False, highlight=False, soft_wrap=True)
+    evidence, seconds = tuple(found[kind.name] for kind in kinds), round(time.monotonic() - start, 1)
+    return Report(palimpsest.__version__, setting.quick, started, evidence, seconds)
+
+
+def _evidence(kinds: Sequence[Kind], setting: Setting) -> Iterator[Evidence]:
+    """Of each kind, as it comes: first those that take all processes, then the others side by side."""
+    beside = [kind for kind in kinds if not kind.alone and KINDS.get(kind.name) is kind]
+    if setting.jobs == 1 or len(beside) == 1:
+        beside = []
     for kind in kinds:
-        evidence.append(kind.evidence(setting))
-        setting.console.print(_line(evidence[-1]), markup=False, highlight=False, soft_wrap=True)
-    return Report(palimpsest.__version__, setting.quick, started, tuple(evidence))
+        if kind not in beside:
+            yield kind.evidence(setting)
+    if beside:
+        yield from _side_by_side(beside, setting)
+
+
+def _side_by_side(kinds: Sequence[Kind], setting: Setting) -> Iterator[Evidence]:
+    """Of each kind, in a process of its own; the last ones first, which take longest in a full run."""
+    said = setting.quick, setting.seed, setting.findings
+    pool = ProcessPoolExecutor(setting.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
+    try:
+        with setting.console.status(f"{', '.join(kind.name for kind in kinds)}, side by side"):
+            for ended in as_completed([pool.submit(_of, kind.name, *said) for kind in reversed(kinds)]):
+                yield ended.result()
+    except BrokenExecutor as error:
+        raise CheckError("a process with evidence was ended from outside, for want of memory perhaps") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _of(name: str, quick: bool, seed: int, findings: Path | None) -> Evidence:
+    return KINDS[name].evidence(Setting(quick, 1, seed, Console(quiet=True), findings))
 
 
 def _line(each: Evidence) -> str:

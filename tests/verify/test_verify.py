@@ -89,6 +89,18 @@ def test_the_command_prints_a_table_writes_the_report_and_gives_the_verdict(tmp_
     assert json.loads(path.read_text())["ok"] is True
 
 
+@pytest.mark.slow
+def test_kinds_that_take_one_process_run_side_by_side_and_are_told_in_their_order(capsys):
+    console = Console(file=io.StringIO(), width=160)
+    kinds = KINDS.select(["mirror", "programs"])
+    report = verify(kinds, Setting(quick=True, jobs=2, seed=1, console=console))
+    assert [(each.kind, each.verdict) for each in report.evidence] == [(kind.name, Verdict.HOLDS) for kind in kinds]
+    assert report.seconds > 0
+    again = verify(kinds, Setting(quick=True, jobs=1, seed=1, console=console))
+    steps = [each.evidence[1].says.partition(" steps")[0] for each in (report, again)]
+    assert steps[0] == steps[1]  # the same programs, wherever they are run
+
+
 def test_what_a_program_finds_makes_the_command_fail(capsys, monkeypatch):
     from palimpsest.prefix_cache.hits import HitReader
 

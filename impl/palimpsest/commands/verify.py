@@ -11,7 +11,7 @@ from typing import Any
 from palimpsest.commands._common import command_parser, make_console, positive, terminable
 
 _DESCRIPTION = """\
-Runs every kind of evidence that there is for the specification and the code, one after the other, and prints one
+Runs every kind of evidence that there is for the specification and the code, and prints one
 table: the models, the mutants of the specification and of the code, schedules of the real threads, the replay of
 traces, random programs, the soak, the tests. `--quick` takes a sample of each.
 
