@@ -1,25 +1,28 @@
 """The page `spec/PROPERTIES.md`: what each property says, how it would look broken, and what only it sees.
 
-`python -m palimpsest_model_check.properties` prints it, from the manifest and from what stands above each property in
-the specification.
+`python -m palimpsest_model_check.properties` prints it, from the manifest, from what stands above each property in the
+specification, and from the verdicts on mutants.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from .manifest import DEADLOCK, OK, Manifest, Model, load_manifest
+from .manifest import DEADLOCK, Manifest, Model, load_manifest
+from .mutants.catalogue import KIND
+from .mutants.generator import Mutant
+from .mutants.session import Session
 from .words import in_words
 
 HEAD = """# The properties, one by one
 
-Written by `python -m palimpsest_model_check.properties`, from the manifest of the models and the comments of the
-specification; a test compares. What a property would look like broken are its mutants: mistakes that it catches in the
-model named (`palimpsest check NAME` shows the steps). What *only it* sees is a mutant that nothing else catches in its
-model: `palimpsest check NAME-without` checks all but that property. Where every mutant of a property is seen by others,
-too, the one named says what else would have told.
+Written by `python -m palimpsest_model_check.properties`, from the manifest of the models, the comments of the
+specification and the verdicts on its mutants; a test compares. What a property would look like broken are its mutants:
+mistakes that it catches in the model named (`palimpsest check NAME` shows the steps; `palimpsest check NAME-without`
+checks all but that property there). What *only it* sees is a mutant that passes all models of at most 30,000 states
+where that property is not checked (`palimpsest mutants`). Where others see all that it sees, it says who.
 """
 
 _SPECIFICATIONS = (("The prefix cache", "PrefixCache"), ("The host mirror", "HostMirror"))
@@ -27,13 +30,13 @@ _SPECIFICATIONS = (("The prefix cache", "PrefixCache"), ("The host mirror", "Hos
 
 def page(manifest: Manifest) -> str:
     """The page's text."""
-    parts = [HEAD]
+    parts, alone = [HEAD], _sees_alone(Session(manifest))
     for title, module in _SPECIFICATIONS:
         text = (manifest.spec / f"{module}.tla").read_text(encoding="utf-8")
         mine = [
             model for model in manifest.models.values() if (_cases(model) == "HostMirror") == (module == "HostMirror")
         ]
-        parts += [f"## {title}\n", *_sections(text, mine)]
+        parts += [f"## {title}\n", *_sections(text, mine, alone)]
     return "\n".join(parts)
 
 
@@ -41,12 +44,25 @@ def _cases(model: Model) -> str:
     return "HostMirror" if model.module == "MirrorCases" else "PrefixCache"
 
 
-def _sections(text: str, models: Sequence[Model]) -> Iterator[str]:
+def _sees_alone(session: Session) -> dict[str, str]:
+    """For each property the mutant that only it sees, or why there is none."""
+    only = {name: session.mutants[kept["mutant"]] for name, kept in session.verdicts.alone.items()}
+    return {name: f"Others see all that it sees. {why}" for name, why in session.explained.properties.items()} | {
+        name: f"Only {name} sees `{mutant.name}`: {_quoted(mutant)}" for name, mutant in only.items()
+    }
+
+
+def _quoted(mutant: Mutant) -> str:
+    """What a mistake of the catalogue is, in words; of others the change in TLA+."""
+    return mutant.says if mutant.kind == KIND else f"`{' '.join(mutant.says.split())}`."
+
+
+def _sections(text: str, models: Sequence[Model], alone: Mapping[str, str]) -> Iterator[str]:
     mutants = [model for model in models if model.kind == "mutant"]
     for name in dict.fromkeys(str(model.kills) for model in mutants):
         mine = [model for model in mutants if model.kills == name]
         yield "\n".join([f"### {name}\n", *_says(text, name), "", "Broken, it looks like this:\n", *_broken(mine), ""])
-        yield _alone(name, mine) + "\n"
+        yield alone[name] + "\n"
 
 
 def _says(text: str, name: str) -> list[str]:
@@ -62,14 +78,6 @@ def _says(text: str, name: str) -> list[str]:
 
 def _broken(mutants: Sequence[Model]) -> list[str]:
     return [f"- {model.purpose} (`{model.name}`)" for model in mutants]
-
-
-def _alone(name: str, mutants: Sequence[Model]) -> str:
-    if only := [model.name for model in mutants if model.without == OK]:
-        return f"Only {name} sees `{only[0]}`."
-    if also := [model for model in mutants if model.without]:
-        return f"No mutant here is seen by {name} alone: without it, {also[0].without} sees `{also[0].name}`."
-    return "Whether another property would see these mutants is not checked."
 
 
 def main() -> int:
