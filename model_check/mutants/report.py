@@ -123,10 +123,9 @@ def stale(mutants: Mapping[str, Mutant], verdicts: Verdicts, explained: Explaine
     return gone + killed
 
 
-def idle(properties: Sequence[str], verdicts: Verdicts, explained: Explained) -> list[str]:
-    """The properties that kill no mutant alone, without a reason."""
-    without = [name for name in properties if name not in verdicts.alone and name not in explained.properties]
-    return [f"{name} kills no mutant that no other property kills" for name in without]
+def idle(properties: Sequence[str]) -> list[str]:
+    """What is wrong with properties that kill no mutant alone, and have no reason."""
+    return [f"{name} is not known to kill a mutant that no other property kills" for name in properties]
 
 
 def property_table(

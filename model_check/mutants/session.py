@@ -98,7 +98,7 @@ class Session:
         wrong += report.unexplained(judged, self.verdicts, self.explained)
         if not which.names:
             wrong += report.stale(self.mutants, self.verdicts, self.explained)
-            wrong += report.idle(self.properties, self.verdicts, self.explained)
+            wrong += report.idle(self.idle)
             console.print(report.property_table(self.properties, self.mutants, self.verdicts, self.explained))
         report.print_end(console, len(mutants), len(self.mutants), wrong)
         return not wrong
@@ -107,6 +107,16 @@ class Session:
     def properties(self) -> list[str]:
         """All that the models check."""
         return alone.properties_of(self.models)
+
+    @property
+    def idle(self) -> list[str]:
+        """Those without a mutant that is known to be killed by them alone, as all is now, and without a reason."""
+        return [
+            name
+            for name in self.properties
+            if name not in self.explained.properties
+            if not alone.holds(name, self.mutants, self.verdicts, self.keys)
+        ]
 
     def _forget(self) -> None:
         """Drop the verdicts on mutants that are none any more."""
@@ -132,12 +142,7 @@ class Session:
         return case_for(mutant, self.models, known, self.keys.untouched(mutant), said)
 
     def _find_alone(self, runner: Runner, again: bool) -> None:
-        names = [
-            name
-            for name in self.properties
-            if again or not alone.holds(name, self.mutants, self.verdicts, self.keys)
-            if name not in self.explained.properties
-        ]
+        names = [name for name in self.properties if name not in self.explained.properties] if again else self.idle
         alone.find(names, self.mutants, self.models, self.verdicts, self.keys, runner)
 
     def show(self, names: Sequence[str], console: Console) -> None:

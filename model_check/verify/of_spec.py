@@ -55,7 +55,7 @@ def mutants(setting: Setting) -> Found:
     """Those that a property kills: a random tenth, or all. Survivors take all models (`palimpsest mutants --all`):
     their kept verdicts have to be about what they are now, and explained. The kept verdicts stay as they are."""
     try:
-        from ..mutants.report import stale, unexplained
+        from ..mutants.report import idle, stale, unexplained
         from ..mutants.session import Session, Which
     except ModuleNotFoundError as error:
         raise MissingError(f"{error}: pip install 'palimpsest-cache[mutants]'") from error
@@ -67,7 +67,7 @@ def mutants(setting: Setting) -> Found:
         session = Session(load_manifest(), folder)
         changed = [each.name for each in session.selected(Which())]
         kept = unexplained([*session.mutants.values()], session.verdicts, session.explained)
-        kept += stale(session.mutants, session.verdicts, session.explained)
+        kept += stale(session.mutants, session.verdicts, session.explained) + idle(session.idle)
         kills = sorted(
             name for name, known in session.verdicts.mutants.items() if known.killed_by and name in session.mutants
         )
