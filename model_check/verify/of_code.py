@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import subprocess
@@ -67,10 +68,13 @@ def code_mutants(setting: Setting) -> Found:
 def explore(setting: Setting) -> Found:
     """All schedules of each scenario with at most one preemption, or two."""
     bound = 1 if setting.quick else 2
-    with setting.console.status("schedules"):
-        outcomes = explore_all(
-            list(SCENARIOS.values()), Search(bound, None, setting.seed), setting.jobs, lambda _: None, lambda _: None
-        )
+    scenarios, ended = list(SCENARIOS.values()), itertools.count(1)
+    with setting.console.status("schedules") as status:
+
+        def told(outcome: Outcome) -> None:
+            status.update(f"schedules: {next(ended)} of {len(scenarios)} scenarios, {outcome.scenario.name} is through")
+
+        outcomes = explore_all(scenarios, Search(bound, None, setting.seed), setting.jobs, lambda _: None, told)
     wrong = [f"{each.scenario.name}: {each.found.finding}" for each in outcomes if each.found]
     if setting.findings is not None:
         for run in (each.found for each in outcomes if each.found):
