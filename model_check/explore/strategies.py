@@ -19,14 +19,14 @@ class _Branch:
 
 class DepthFirst:
     """All schedules that cost at most `bound` preemptions (faults and time-outs count as such), one after the other;
-    a state that was seen before, with as many left, is not gone on from."""
+    a state that was seen before, with as many left, is not gone on from, nor with fewer left whoever runs there."""
 
     def __init__(self, bound: int) -> None:
         self._bound, self._left = bound, bound
         self.spends = bound > 0
         self._path: list[_Branch] = []
         self._depth = 0
-        #: state -> the most preemptions that were left there
+        #: state -> who could go on at no cost there (None for nobody) -> the most preemptions that were left
         self._seen: dict[Hashable, dict[int | None, int]] = {}
 
     @property
@@ -50,6 +50,8 @@ class DepthFirst:
         self.spends = self._left > 0
 
     def _is_new(self, state: Hashable, options: list[Option]) -> bool:
+        """Whether there is a schedule from here on that an earlier run could not afford. Who has the turn decides what
+        the next step costs, one at most, and nothing after it: one more that was left makes up for that."""
         current = options[0].thread.number if any(option.takes_over for option in options) else None
         known = self._seen.setdefault(state, {})
         if any(left - (who is not None and who != current) >= self._left for who, left in known.items()):
