@@ -45,6 +45,11 @@ class SlowDevice:
         copies.freeze_into, copies.settle = self._freeze_into, self._settle
         scheduler.spawn("device", self._run, daemon=True)
 
+    @property
+    def queued(self) -> int:
+        """Copies that have not landed."""
+        return len(self._queue)
+
     def _freeze_into(self, live: Rows, page: Rows) -> LandedEvent | None:
         if not live:
             return None

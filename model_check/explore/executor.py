@@ -45,7 +45,7 @@ class CoFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """What the job gave, or its error. Raises `TimeoutError` when that took too long."""
-        self._scheduler.wait(self.name, self.done, timeout, instant=True)
+        self._scheduler.wait(self.name, self.done, timeout)
         if not self.done():
             raise TimeoutError
         if self.stage == "cancelled":
@@ -99,7 +99,7 @@ class CoExecutor(Executor):
                 future.stage = "cancelled"
         thread = self._thread
         if wait and thread is not None:
-            self._scheduler.point("join", self.name, lambda: thread.done, instant=True)
+            self._scheduler.point("join", self.name, lambda: thread.done)
 
     def _work(self) -> None:
         me = self._scheduler.current

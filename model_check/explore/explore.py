@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import CheckError
 from .finding import Finding
 from .scenario import Scenario
 from .scheduler import Scheduler, Strategy
@@ -36,6 +37,8 @@ class Outcome:
     #: the preemption bound; None for random schedules
     bound: int | None
     schedules: int = 0
+    #: those that came to their end; the others were left, since they would have gone on as earlier ones did
+    whole: int = 0
     states: int = 0
     #: whether every schedule within the bound was run
     exhausted: bool = False
@@ -90,6 +93,7 @@ def _go(outcome: Outcome, strategy: DepthFirst | RandomPriorities, most: int | N
     while most is None or outcome.schedules < most:
         run = run_once(outcome.scenario, strategy)
         outcome.schedules += 1
+        outcome.whole += not run.left
         outcome.states = getattr(strategy, "states", 0)
         outcome.seconds = time.monotonic() - start
         progress(outcome)
@@ -97,5 +101,7 @@ def _go(outcome: Outcome, strategy: DepthFirst | RandomPriorities, most: int | N
             outcome.found = run
             return
         if not strategy.next_run():
+            if not outcome.whole:
+                raise CheckError(f"{outcome.scenario.name}: no schedule came to its end: states are taken for equal")
             outcome.exhausted = True
             return

@@ -108,7 +108,7 @@ class MirrorScript:
 
     def call(self, name: str, what: Callable[[], Any]) -> Any:
         """Enter the mirror; what a thread has seen there matters no more once it is out again."""
-        self.scheduler.point("call", name, instant=True)
+        self.scheduler.point("call", name)
         result = what()
         if self.scheduler.current is not None:
             self.scheduler.current.forget()
@@ -142,7 +142,7 @@ class MirrorScript:
         ]
         self._drive(self.drivers[0], body)
         for thread in others:
-            self.scheduler.point("join", thread.name, lambda: thread.done, instant=True)  # noqa: B023  # called at once
+            self.scheduler.point("join", thread.name, lambda: thread.done)  # noqa: B023  # called at once
 
     def _drive(self, driver: Driver, body: Callable[[Driver], None]) -> None:
         driver.mirror.initialize()

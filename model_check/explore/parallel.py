@@ -71,5 +71,5 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 def _work(name: str, search: Search) -> tuple[str, dict[str, Any], Schedule | None]:
     """One scenario's outcome, in what can be sent to another process."""
     outcome = search.run(SCENARIOS[name])
-    fields = {key: getattr(outcome, key) for key in ("bound", "schedules", "states", "exhausted", "seconds")}
+    fields = {key: getattr(outcome, key) for key in ("bound", "schedules", "whole", "states", "exhausted", "seconds")}
     return name, fields, None if outcome.found is None else Schedule.of(outcome.found)

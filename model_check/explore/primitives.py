@@ -97,10 +97,14 @@ class CoLock:
         ready = self.is_free if blocking else None
         if self._scheduler.point("acquire", self.name, ready, seconds=seconds) == LATE or not self.is_free():
             return False
+        self.taken()
+        return True
+
+    def taken(self) -> None:
+        """It is the calling thread's from now on."""
         current = self._scheduler.current
         self.owner = current.name if current is not None else "main"
         self._seen = len(current.seen) if current is not None else 0
-        return True
 
     def release(self) -> None:
         """Let go of the lock."""
@@ -147,7 +151,7 @@ class CoCondition:
         if not notified:
             self._waiting.remove(name)
         if self._lock.is_free():
-            self._lock.owner = name
+            self._lock.taken()
         else:
             self._lock.acquire()
         return notified
@@ -191,7 +195,7 @@ class CoEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the event is set; False when that took too long."""
-        self._scheduler.wait(self.name, self.is_set, timeout, instant=True)
+        self._scheduler.wait(self.name, self.is_set, timeout)
         return self._flag
 
     def state(self) -> Hashable:
@@ -215,4 +219,4 @@ class CoThread:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended, or the time is up."""
-        self._scheduler.point("join", self.name, lambda: not self.is_alive(), seconds=timeout, instant=True)
+        self._scheduler.point("join", self.name, lambda: not self.is_alive(), seconds=timeout)

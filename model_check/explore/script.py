@@ -51,8 +51,7 @@ class Script:
         self.cache = PrefixCacheManager(config, self.view, eager=False, sync=self.sync, trace=self.watch)
         self.cache.register_policy(ModelCachePolicy(deferred_keys=frozenset({"d"})))
         self._name_primitives()
-        if slow_device:
-            SlowDevice(scheduler, self.cache)
+        self._device = SlowDevice(scheduler, self.cache) if slow_device else None
         SharedRows(scheduler, self.cache, error)
         self._parts: dict[str, Part] = {}
         self._expected: dict[int, Expected] = {}
@@ -82,14 +81,15 @@ class Script:
         controller._process = forgetful  # type: ignore[method-assign]
 
     def _state(self) -> bytes:
-        """A value that is equal in runs that go on alike, as far as the checker, the primitives, the pool and the
-        threads' calls can tell."""
+        """A value that is equal in runs that go on alike, as far as the checker, the primitives, the pool, the
+        device and the threads' calls can tell."""
         scheduler = self.scheduler
         rows = tuple(storage.numpy().tobytes() for storage in self.cache._pool._storage.values())
+        queued = self._device.queued if self._device is not None else 0
         threads = tuple(thread.place() for thread in scheduler.threads)
         budgets = scheduler.faults, scheduler.timeouts, scheduler.clock
         to_build = tuple(self._to_build), self._no_more
-        return digest((self.watch.state(), self.sync.state(), rows, threads, budgets, to_build))
+        return digest((self.watch.state(), self.sync.state(), rows, threads, queued, budgets, to_build))
 
     # ---------------------------------------------------------------- the engine
 
@@ -225,7 +225,7 @@ class Script:
 
     def call(self, name: str, what: Call) -> Any:
         """Enter the cache; what a thread has seen there matters no more once it is out again."""
-        self.scheduler.point("call", name, instant=True)
+        self.scheduler.point("call", name)
         result = what()
         if self.scheduler.current is not None:
             self.scheduler.current.forget()

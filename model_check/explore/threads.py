@@ -76,7 +76,7 @@ class Thread:
 
     def __init__(self, name: str, number: int, daemon: bool) -> None:
         self.name, self.number, self.daemon = name, number, daemon
-        self.operation = Operation("start", "", instant=True)
+        self.operation = Operation("start", "")
         self.frame: FrameType | None = None
         self.done = False
         #: what it has seen since it last forgot: two threads that are at one place and have seen the same go on alike
@@ -91,11 +91,12 @@ class Thread:
         self._digest, self._digested = b"", 0
 
     def place(self) -> tuple[Hashable, ...]:
-        """Where the thread is, its calls innermost first, and what it has seen."""
+        """Where the thread is, its calls innermost first, whether it can go on, and what it has seen."""
         if self._digested < len(self.seen):
             self._digest = digest((self._digest, self.seen[self._digested :]))
             self._digested = len(self.seen)
-        lines: list[Hashable] = [self.done, self.operation.what, self.operation.on, self._digest]
+        ready = self.done or self.operation.ready is None or self.operation.ready()
+        lines: list[Hashable] = [self.done, ready, self.operation.what, self.operation.on, self._digest]
         frame = self.frame
         while frame is not None:
             lines += (frame.f_code.co_name, frame.f_lasti)

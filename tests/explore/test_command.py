@@ -106,6 +106,7 @@ def test_a_run_depends_on_the_seed_and_its_number_alone():
 def test_no_schedule_without_a_preemption_finds_anything(name):
     outcome = explore(SCENARIOS[name], bound=0, schedules=60)
     assert outcome.ok, str(outcome.found.finding)
+    assert outcome.whole > 0
 
 
 @pytest.mark.usefixtures("slip")
