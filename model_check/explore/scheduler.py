@@ -54,9 +54,6 @@ class Scheduler:
         self.moves = self.events = 0
         self._strategy, self._most_steps = strategy, most_steps
         self._may_run_late = timeouts > 0
-        #: who had the turn when it was last chosen, and whether another thread has it for an instant
-        self._turn_of: Thread | None = None
-        self._advancing = False
         self._over = False
         self._end = _thread.allocate_lock()
         self._end.acquire()
@@ -103,17 +100,16 @@ class Scheduler:
         seconds: float | None = None,
         may_fail: bool = False,
         yields: bool = False,
-        instant: bool = False,
     ) -> str:
         """Park the calling thread at an operation until it is chosen; gives how it goes on."""
         me = self.current
         if me is None or self._over:
             return self._outside(what, on, ready)
-        if self._passes(yields) and (ready is None or ready()):
+        if (self.quiet or not (self._strategy.spends or yields)) and (ready is None or ready()):
             self._note(Step(me.name, GOES, what, on))
             return GOES
         ends = None if seconds is None else self.clock + seconds
-        me.operation = Operation(what, on, ready, ends, may_fail, yields, instant)
+        me.operation = Operation(what, on, ready, ends, may_fail, yields)
         me.frame = sys._getframe(1)
         option = self._choose(me)
         if option is None:
@@ -125,18 +121,12 @@ class Scheduler:
         self._go_on()
         return self.steps[-1].how
 
-    def _passes(self, yields: bool) -> bool:
-        """Whether the thread that runs goes on without a choice, if it can."""
-        if self._advancing:
-            return False
-        return self.quiet or not (self._strategy.spends or yields or any(map(self._is_instant, self.threads)))
-
-    def wait(self, on: str, ready: Callable[[], bool], seconds: float | None = None, *, instant: bool = False) -> str:
+    def wait(self, on: str, ready: Callable[[], bool], seconds: float | None = None) -> str:
         """As `point`, to wait for what another thread does: nobody may do so while he holds the state lock."""
         if self.current is not None and (STATE_LOCK, self.current.name) in self.held():
             says = f"{self.current.name} waits for {on} while it holds {STATE_LOCK}"
             self.find(Finding("wait under lock", says, ("NoWaitUnderLock",)))
-        return self.point("wait for", on, ready, seconds=seconds, instant=instant)
+        return self.point("wait for", on, ready, seconds=seconds)
 
     def _go_on(self) -> None:
         if self._over:
@@ -186,11 +176,6 @@ class Scheduler:
                 late.append(Option(thread, LATE, takes_over + 1, takes_over))
         return options + late or self._last_resort()
 
-    def _is_instant(self, thread: Thread) -> bool:
-        """Whether the thread goes on to its next operation without a choice."""
-        operation = thread.operation
-        return operation.instant and not thread.done and (operation.ready is None or operation.ready())
-
     def _how(self, thread: Thread) -> str:
         ready = thread.operation.ready
         return GOES if ready is None or ready() else LATE
@@ -207,17 +192,7 @@ class Scheduler:
         """The next step, noted; None where the run is over."""
         if self._over:
             return None
-        if not self._advancing:
-            self._turn_of = me
-        instant = next(filter(self._is_instant, self.threads), None)
-        self._advancing = instant is not None
-        option = self._chosen() if instant is None else Option(instant, GOES, 0)
-        if option is not None:
-            self._take(option)
-        return option
-
-    def _chosen(self) -> Option | None:
-        options = self._options(self._turn_of)
+        options = self._options(me)
         if not options:
             self._stuck()
             return None
@@ -225,6 +200,8 @@ class Scheduler:
         option = self._strategy.choose(options, len(self.steps), self.state) if many else options[0]
         if option is None:
             self.left = self._over = True
+            return None
+        self._take(option)
         return option
 
     def _take(self, option: Option) -> None:

@@ -188,9 +188,7 @@ class Script:
 
     def _build_all(self) -> None:
         while True:
-            self.scheduler.point(
-                "wait for", "a step to build", lambda: bool(self._to_build) or self._no_more, instant=True
-            )
+            self.scheduler.point("wait for", "a step to build", lambda: bool(self._to_build) or self._no_more)
             if not self._to_build:
                 return
             step = self._to_build.popleft()
@@ -261,7 +259,7 @@ class Script:
         self.tolerate(lambda: body(self))
         self._no_more = True
         for thread in self._threads:
-            self.scheduler.point("join", thread.name, lambda: thread.done, instant=True)  # noqa: B023  called at once
+            self.scheduler.point("join", thread.name, lambda: thread.done)  # noqa: B023  called at once
         self.scheduler.settle()
         with self.quietly():
             self._check()

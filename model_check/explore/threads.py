@@ -31,8 +31,6 @@ class Operation(NamedTuple):
     may_fail: bool = False
     #: whether to let another thread go on here costs nothing
     yields: bool = False
-    #: whether it touches nothing that another thread can change: when it is done, once it can be, matters to nobody
-    instant: bool = False
 
     def __str__(self) -> str:
         return f"{self.what} {self.on}"
