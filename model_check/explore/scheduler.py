@@ -154,31 +154,33 @@ class Scheduler:
     # ---------------------------------------------------------------- choosing
 
     def _can_go(self, thread: Thread) -> bool:
+        return self._how(thread) is not None
+
+    def _how(self, thread: Thread) -> str | None:
+        """How a thread would go on that is chosen now; None for one that cannot."""
         if thread.done:
-            return False
-        ready, ends = thread.operation.ready, thread.operation.ends
-        return ready is None or ready() or (ends is not None and ends <= self.clock)
+            return None
+        operation = thread.operation
+        if operation.ready is None or operation.ready():
+            return GOES
+        return LATE if operation.ends is not None and operation.ends <= self.clock else None
 
     def _options(self, me: Thread | None) -> list[Option]:
         """How the run can go on; to go on with the thread that runs comes first and costs nothing."""
-        goes = me is not None and self._can_go(me) and not me.operation.yields
         threads = self.threads if me is None else [me, *(other for other in self.threads if other is not me)]
+        takes_over = False
         options, late = [], []
         for thread in threads:
-            if thread.done:
-                continue
-            takes_over = goes and thread is not me
-            if self._can_go(thread):
-                options.append(Option(thread, self._how(thread), takes_over, takes_over))
+            how = self._how(thread)
+            if how is not None:
+                options.append(Option(thread, how, takes_over, takes_over))
                 if thread.operation.may_fail and self.faults and not self.quiet:
                     options.append(Option(thread, FAILS, takes_over + 1, takes_over))
-            elif thread.operation.ends is not None and self.timeouts and not self.quiet:
+            elif self.timeouts and not (thread.done or thread.operation.ends is None or self.quiet):
                 late.append(Option(thread, LATE, takes_over + 1, takes_over))
+            if thread is me:
+                takes_over = how is not None and not thread.operation.yields
         return options + late or self._last_resort()
-
-    def _how(self, thread: Thread) -> str:
-        ready = thread.operation.ready
-        return GOES if ready is None or ready() else LATE
 
     def _last_resort(self) -> list[Option]:
         """Where nobody can go on, the bounded wait that ends first runs out, if the scenario is about that."""
