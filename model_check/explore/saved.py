@@ -89,8 +89,9 @@ class Schedule:
 
 
 def replay(name: str, turns: list[Turn]) -> tuple[Run, int]:
-    """A scenario's run with a saved schedule, and how many choices could not be made as saved. Raises
-    `ScenarioError` for an unknown scenario."""
+    """A scenario's run with a saved schedule, and how many turns it did not take as saved. Raises `ScenarioError` for
+    an unknown scenario."""
     (scenario,) = SCENARIOS.select([name])
     strategy = Saved([(thread, how) for thread, how, count in turns for _ in range(count)])
-    return run_once(scenario, strategy), strategy.missed
+    run = run_once(scenario, strategy)
+    return run, strategy.missed(run.steps)

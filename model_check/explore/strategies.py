@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from .threads import GOES, Option, Thread
+from .threads import GOES, Option, Step, Thread
 
 State = Callable[[], Hashable]
 
@@ -88,24 +88,27 @@ class NondeterminismError(RuntimeError):
 
 class RandomPriorities:
     """Probabilistic concurrency testing: threads have random priorities, the highest that can go on goes on, and at
-    `changes` random points the one that runs becomes the lowest. Run number n depends on seed and n alone.
+    `changes` random choices the one that runs becomes the lowest. They are drawn among as many as the longest run had
+    so far: the first run has none. Runs depend on the seed and the runs before them alone.
 
     Burckhardt et al., A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs, ASPLOS 2010.
     """
 
     spends = True
 
-    def __init__(self, seed: int, changes: int = 3, *, length: int = 150) -> None:
-        self._seed, self._changes, self._length = seed, changes, length
-        self._run = -1
+    def __init__(self, seed: int, changes: int = 3) -> None:
+        self._seed, self._changes = seed, changes
+        self._run, self._count, self._longest = -1, 0, 0
         self.next_run()
 
     def next_run(self) -> bool:
         """Draw anew; there is always a next run."""
         self._run += 1
+        self._longest = max(self._longest, self._count)
         self._random = random.Random(self._seed * 1_000_003 + self._run)
         self._priority: dict[str, float] = {}
-        self._points = {self._random.randrange(self._length) for _ in range(self._changes)}
+        points = range(self._changes) if self._longest else ()
+        self._points = {self._random.randrange(self._longest) for _ in points}
         self._count = 0
         return True
 
@@ -134,16 +137,13 @@ class Saved:
 
     def __init__(self, turns: list[tuple[str, str]]) -> None:
         self._turns = turns
-        #: choices that could not be made as saved
-        self.missed = 0
 
     def choose(self, options: list[Option], position: int, state: State) -> Option | None:  # noqa: ARG002
         """The option that was taken at this step."""
-        if position >= len(self._turns):
-            return options[0]
-        name, how = self._turns[position]
-        for option in options:
-            if option.thread.name == name and option.how == how:
-                return option
-        self.missed += 1
-        return options[0]
+        turn = self._turns[position] if position < len(self._turns) else None
+        return next((option for option in options if (option.thread.name, option.how) == turn), options[0])
+
+    def missed(self, steps: list[Step]) -> int:
+        """How many of its turns a run with it did not take, chosen or not; it may have gone on after the last."""
+        other = sum((step.thread, step.how) != turn for step, turn in zip(steps, self._turns, strict=False))
+        return other + max(0, len(self._turns) - len(steps))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import itertools
 from collections.abc import Callable, Hashable
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from palimpsest.trace import Event
@@ -89,14 +91,24 @@ class Thread:
         self._digest, self._digested = b"", 0
 
     def place(self) -> tuple[Hashable, ...]:
-        """Where the thread is, its calls innermost first, whether it can go on, and what it has seen."""
-        if self._digested < len(self.seen):
-            self._digest = digest((self._digest, self.seen[self._digested :]))
-            self._digested = len(self.seen)
-        ready = self.done or self.operation.ready is None or self.operation.ready()
-        lines: list[Hashable] = [self.done, ready, self.operation.what, self.operation.on, self._digest]
+        """Where the thread is, its calls innermost first, whether it can go on, and what it has seen; nothing for one
+        that is done."""
+        if self.done:
+            return ()
+        for what in itertools.islice(self.seen, self._digested, None):  # each alone: equal however often one asks
+            self._digest = digest((self._digest, what))
+        self._digested = len(self.seen)
+        ready = self.operation.ready is None or self.operation.ready()
+        lines: list[Hashable] = [ready, self.operation.what, self.operation.on, self._digest]
         frame = self.frame
         while frame is not None:
-            lines += (frame.f_code.co_name, frame.f_lasti)
+            lines += (frame.f_code.co_name, _position(frame.f_code, frame.f_lasti))
             frame = frame.f_back
         return tuple(lines)
+
+
+@cache
+def _position(code: CodeType, instruction: int) -> tuple[int | None, ...]:
+    """Lines and columns of an instruction's source: which instruction a call stands at changes as Python makes code
+    that runs often faster."""
+    return next(itertools.islice(code.co_positions(), instruction // 2, None))

@@ -162,7 +162,7 @@ def test_an_error_that_nobody_expects_is_found_and_every_thread_ends():
 
 def test_the_same_seed_gives_the_same_schedules_and_another_seed_others():
     def schedules(seed):
-        strategy, runs = RandomPriorities(seed, length=10), []
+        strategy, runs = RandomPriorities(seed), []
         for _ in range(20):
             scheduler, _ = run(lost_update, strategy)
             runs.append([(step.thread, step.what) for step in scheduler.steps])
@@ -177,11 +177,33 @@ def test_a_saved_schedule_is_taken_step_by_step_and_what_does_not_fit_is_counted
     turns = [(step.thread, step.how) for step in lost.steps]
     strategy = Saved(turns)
     scheduler, notes = run(lost_update, strategy)
-    assert (notes, strategy.missed) == ([1, 1], 0)
+    assert (notes, strategy.missed(scheduler.steps)) == ([1, 1], 0)
     assert [(step.thread, step.how) for step in scheduler.steps] == turns
-    other = Saved([("nobody", GOES)] * 3)
-    run(lost_update, other)
-    assert other.missed == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        (lambda turns: [("nobody", GOES)] * 3, 3),
+        (lambda turns: [*turns[:-1], ("nobody", GOES)], 1),  # the last step of all is nobody's choice
+        (lambda turns: [*turns, turns[-1], turns[-1]], 2),
+        (lambda turns: turns[:-1], 0),  # mended code may go on where the finding was
+    ],
+)
+def test_turns_of_a_saved_schedule_that_do_not_fit_are_counted_chosen_or_not(change, missed):
+    saved = Saved(change([(step.thread, step.how) for step in run(lost_update, DepthFirst(0))[0].steps]))
+    assert saved.missed(run(lost_update, saved)[0].steps) == missed
+
+
+def test_random_changes_of_priority_fall_within_the_length_of_the_runs():
+    strategy, points = RandomPriorities(0), []
+    for _ in range(20):
+        run(lost_update, strategy)
+        strategy.next_run()
+        points += sorted(strategy._points)
+    choices = strategy._longest
+    assert 0 < choices < 10
+    assert set(points) == set(range(choices)), "each choice is one where the running thread may become the lowest"
 
 
 def handed_over(scheduler, sync, notes):
