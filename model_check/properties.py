@@ -10,18 +10,20 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from .errors import CheckError
 from .manifest import DEADLOCK, Manifest, Model, load_manifest
 from .mutants.catalogue import KIND
 from .mutants.generator import Mutant
-from .mutants.session import Session
+from .mutants.report import idle
+from .mutants.session import LARGEST, Session
 from .words import in_words
 
-HEAD = """# The properties, one by one
+HEAD = f"""# The properties, one by one
 
 Written by `python -m palimpsest_model_check.properties`, from the manifest of the models, the comments of the
 specification and the verdicts on its mutants; a test compares. What a property would look like broken are its mutants:
 mistakes that it catches in the model named (`palimpsest check NAME` shows the steps; `palimpsest check NAME-without`
-checks all but that property there). What *only it* sees is a mutant that passes all models of at most 30,000 states
+checks all but that property there). What *only it* sees is a mutant that passes all models of at most {LARGEST:,} states
 where that property is not checked (`palimpsest mutants`). Where others see all that it sees, it says who.
 """
 
@@ -29,7 +31,7 @@ _SPECIFICATIONS = (("The prefix cache", "PrefixCache"), ("The host mirror", "Hos
 
 
 def page(manifest: Manifest) -> str:
-    """The page's text."""
+    """The page's text. Raises `CheckError` where it is not known of a property what only it sees, nor why nothing."""
     parts, alone = [HEAD], _sees_alone(Session(manifest))
     for title, module in _SPECIFICATIONS:
         text = (manifest.spec / f"{module}.tla").read_text(encoding="utf-8")
@@ -46,6 +48,8 @@ def _cases(model: Model) -> str:
 
 def _sees_alone(session: Session) -> dict[str, str]:
     """For each property the mutant that only it sees, or why there is none."""
+    if session.idle:
+        raise CheckError(f"{'; '.join(idle(session.idle))}: `palimpsest mutants` looks for one")
     only = {name: session.mutants[kept["mutant"]] for name, kept in session.verdicts.alone.items()}
     return {name: f"Others see all that it sees. {why}" for name, why in session.explained.properties.items()} | {
         name: f"Only {name} sees `{mutant.name}`: {_quoted(mutant)}" for name, mutant in only.items()
@@ -81,8 +85,12 @@ def _broken(mutants: Sequence[Model]) -> list[str]:
 
 
 def main() -> int:
-    """Print the page."""
-    sys.stdout.write(page(load_manifest()))
+    """Print the page; 2 where it cannot be written."""
+    try:
+        sys.stdout.write(page(load_manifest()))
+    except CheckError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from palimpsest_model_check.errors import CheckError
 from palimpsest_model_check.manifest import load_manifest
+from palimpsest_model_check.mutants.session import Session
 from palimpsest_model_check.properties import page
 
 PAGE = Path(__file__).resolve().parents[2] / "spec" / "PROPERTIES.md"
@@ -15,6 +19,12 @@ def test_the_page_is_written_from_what_is_checked_now():
     assert PAGE.read_text(encoding="utf-8") == written, (
         "run: python -m palimpsest_model_check.properties > spec/PROPERTIES.md"
     )
+
+
+def test_no_page_is_written_while_it_is_not_known_what_only_a_property_sees(monkeypatch):
+    monkeypatch.setattr(Session, "idle", ["TaskChain"])
+    with pytest.raises(CheckError, match=r"TaskChain is not known .*`palimpsest mutants`"):
+        page(load_manifest())
 
 
 def test_each_property_of_a_model_is_on_the_page_with_what_it_would_look_like_broken():
