@@ -23,8 +23,8 @@ HEAD = f"""# The properties, one by one
 Written by `python -m palimpsest_model_check.properties`, from the manifest of the models, the comments of the
 specification and the verdicts on its mutants; a test compares. What a property would look like broken are its mutants:
 mistakes that it catches in the model named (`palimpsest check NAME` shows the steps; `palimpsest check NAME-without`
-checks all but that property there). What *only it* sees is a mutant that passes all models of at most {LARGEST:,} states
-where that property is not checked (`palimpsest mutants`). Where others see all that it sees, it says who.
+checks all but that property there). What *only it* sees is a mutant that passes all models where that property is not
+checked, of those of at most {LARGEST:,} states (`palimpsest mutants`). Where others see all that it sees, it says who.
 """
 
 _SPECIFICATIONS = (("The prefix cache", "PrefixCache"), ("The host mirror", "HostMirror"))
