@@ -23,7 +23,7 @@ _STOPS = frozenset({ENTERED, "start", "call", "acquire", "wait for", "pause", "j
 class FollowingScheduler(Scheduler):
     """A scheduler whose next thread is the one that the follower says, also where only one can go on."""
 
-    spends = True
+    spends, fine = True, False
 
     def __init__(self, follower: Follower) -> None:
         super().__init__(self)

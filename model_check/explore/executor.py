@@ -19,7 +19,7 @@ class CoFuture(Future[Any]):
         self._scheduler, self.name, self.job = scheduler, name, job
         self.stage = "pending"
         self._outcome: Any = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}, {self.stage}"
@@ -50,8 +50,8 @@ class CoFuture(Future[Any]):
             raise TimeoutError
         if self.stage == "cancelled":
             raise CancelledError
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._outcome
 
     def run(self) -> None:
@@ -64,7 +64,7 @@ class CoFuture(Future[Any]):
         except Abandon:
             raise
         except BaseException as error:  # the job's error is the future's
-            self._error = error
+            self.error = error
         self._scheduler.point("finish", self.name)
         self.stage = "finished"
 
@@ -88,6 +88,7 @@ class CoExecutor(Executor):
         self._jobs.append(future)
         if self._thread is None:
             self._thread = self._scheduler.spawn(self.name, self._work)
+        self._scheduler.point("has submitted to", self.name, fine=True)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

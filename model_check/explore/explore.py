@@ -53,6 +53,9 @@ class Outcome:
 
 Progress = Callable[[Outcome], None]
 
+#: up to this bound a preemption may come also right after a lock is released, an event set or a job submitted
+FINE_BOUND = 1
+
 
 def run_once(scenario: Scenario, strategy: Strategy) -> Run:
     """One run of a scenario with a strategy's choices; all of its threads are gone afterwards."""
@@ -74,7 +77,7 @@ def explore(
     with on_one_core():
         for now in range(bound + 1):
             outcome = Outcome(scenario, now)
-            _go(outcome, DepthFirst(now), schedules, progress)
+            _go(outcome, DepthFirst(now, fine=now <= FINE_BOUND), schedules, progress)
             if outcome.found or not outcome.exhausted:
                 break
     return outcome

@@ -28,7 +28,7 @@ class CooperativeSync:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._made: list[CoLock | CoCondition | CoEvent] = []
-        self._futures: list[CoFuture] = []
+        self.futures: list[CoFuture] = []
         self._numbers = itertools.count(1)
         scheduler.held = self.held
 
@@ -54,7 +54,7 @@ class CooperativeSync:
 
     def executor(self, name: str) -> CoExecutor:
         """An executor of one thread."""
-        return CoExecutor(self._scheduler, name, self._futures)
+        return CoExecutor(self._scheduler, name, self.futures)
 
     def now(self) -> float:
         """The logical clock."""
@@ -76,7 +76,7 @@ class CooperativeSync:
 
     def state(self) -> Hashable:
         """What the primitives are in."""
-        return (*(made.state() for made in self._made), *(future.stage for future in self._futures))
+        return (*(made.state() for made in self._made), *(future.stage for future in self.futures))
 
     def _keep(self, made: Made) -> Made:
         self._made.append(made)
@@ -107,12 +107,15 @@ class CoLock:
         self._seen = len(current.seen) if current is not None else 0
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Let go of the lock. Raises `RuntimeError` where nobody has it."""
+        if self.owner is None and not self._scheduler.over:
+            raise RuntimeError(f"{self.name}: released, and nobody has it")
         self.owner = None
         current = self._scheduler.current
         if current is not None and len(current.seen) == self._seen:
             # Nothing was logged of what was seen: it depends on what had happened by then.
             current.seen.append(self._scheduler.events)
+        self._scheduler.point("released", self.name, fine=True)
 
     def locked(self) -> bool:
         """Whether somebody holds the lock."""
@@ -141,9 +144,9 @@ class CoCondition:
         self._waiting: list[str] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let go of the lock, wait to be notified, take the lock again; False when that took too long."""
-        me = self._scheduler.current
-        name = me.name if me is not None else "main"
+        """Let go of the lock, wait to be notified, take the lock again; False when that took too long. Raises
+        `RuntimeError` where the caller does not have it."""
+        name = self._check_mine()
         self._waiting.append(name)
         self._lock.owner = None  # nothing to remember: who is woken looks again
         self._scheduler.wait(self.name, lambda: self._may_return(name), timeout)
@@ -156,12 +159,22 @@ class CoCondition:
             self._lock.acquire()
         return notified
 
+    def _check_mine(self) -> str:
+        """The caller's name, who must have the lock."""
+        me = self._scheduler.current
+        name = me.name if me is not None else "main"
+        if self._lock.owner != name:
+            raise RuntimeError(
+                f"{self.name}: used by {name}, and {self._lock.name} is {self._lock.owner or 'nobody'}'s"
+            )
+        return name
+
     def _may_return(self, name: str) -> bool:
         return name not in self._waiting and self._lock.is_free()
 
     def notify(self, n: int = 1) -> None:
-        """Wake those who have waited longest."""
-        assert self._lock.locked(), f"{self.name}: notify without its lock"
+        """Wake those who have waited longest. Raises `RuntimeError` where the caller does not have the lock."""
+        self._check_mine()
         del self._waiting[:n]
 
     def notify_all(self) -> None:
@@ -192,6 +205,7 @@ class CoEvent:
         """Wake all who wait."""
         self._scheduler.point("set", self.name)
         self._flag = True
+        self._scheduler.point("has set", self.name, fine=True)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the event is set; False when that took too long."""

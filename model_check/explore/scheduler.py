@@ -27,6 +27,11 @@ class Strategy(Protocol):
     def spends(self) -> bool:
         """Whether options that cost something may be chosen."""
 
+    @property
+    def fine(self) -> bool:
+        """Whether others may go on also right after a lock is released, an event set or a job submitted: what the
+        thread does from there to its next operation is guarded by nothing."""
+
     def choose(self, options: list[Option], position: int, state: Callable[[], Hashable]) -> Option | None:
         """One of two options or more, at the step of this number; None to leave the run. `state` gives a value that
         is equal in runs that go on alike."""
@@ -48,6 +53,8 @@ class Scheduler:
         self.faults, self.timeouts = faults, timeouts
         #: what a waiting thread waits for, told by the primitives: (name, holder) of each lock that is held
         self.held: Callable[[], list[tuple[str, str]]] = list
+        #: what went wrong with the choosing itself; `run` raises it
+        self.broken: Exception | None = None
         self.state: Callable[[], Hashable] = lambda: None
         self.current: Thread | None = None
         #: steps taken, other than of threads that poll; events of the protocol
@@ -81,15 +88,23 @@ class Scheduler:
         self._leave(thread)
 
     def run(self) -> None:
-        """Run all threads to their ends, or until something is found; then no thread is left."""
-        first = self._choose(None)
+        """Run all threads to their ends, or until something is found; then no thread is left. Raises what the
+        strategy raised."""
+        first = self._choose(None) or self._sent_home()
         if first is not None:
             self._resume(first)
             self._end.acquire()
         self.current = None
         self._over = True
+        if self.broken is not None:
+            raise self.broken
 
     # ---------------------------------------------------------------- points
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is over: its threads are being sent home."""
+        return self._over
 
     def point(
         self,
@@ -100,12 +115,16 @@ class Scheduler:
         seconds: float | None = None,
         may_fail: bool = False,
         yields: bool = False,
+        fine: bool = False,
     ) -> str:
-        """Park the calling thread at an operation until it is chosen; gives how it goes on."""
+        """Park the calling thread at an operation until it is chosen; gives how it goes on. A `fine` one is a choice
+        for fine strategies only."""
         me = self.current
         if me is None or self._over:
             return self._outside(what, on, ready)
-        if (self.quiet or not (self._strategy.spends or yields)) and (ready is None or ready()):
+        strategy = self._strategy
+        passes = self.quiet or not (strategy.spends or yields) or (fine and not strategy.fine)
+        if passes and (ready is None or ready()):
             self._note(Step(me.name, GOES, what, on))
             return GOES
         ends = None if seconds is None else self.clock + seconds
@@ -180,7 +199,9 @@ class Scheduler:
                 late.append(Option(thread, LATE, takes_over + 1, takes_over))
             if thread is me:
                 takes_over = how is not None and not thread.operation.yields
-        return options + late or self._last_resort()
+        if options or not late:
+            return options + late or self._last_resort()
+        return [option._replace(cost=0) for option in late]
 
     def _last_resort(self) -> list[Option]:
         """Where nobody can go on, the bounded wait that ends first runs out, if the scenario is about that."""
@@ -199,11 +220,21 @@ class Scheduler:
             self._stuck()
             return None
         many = len(options) > 1 and not self.quiet
-        option = self._strategy.choose(options, len(self.steps), self.state) if many else options[0]
+        option = self._ask(options) if many else options[0]
         if option is None:
-            self.left = self._over = True
+            self._over = True
             return None
         self._take(option)
+        return option
+
+    def _ask(self, options: list[Option]) -> Option | None:
+        """The strategy's choice. It is asked in a thread of the code that is run, which must not see its errors."""
+        try:
+            option = self._strategy.choose(options, len(self.steps), self.state)
+        except Exception as error:
+            self.broken = error
+            return None
+        self.left = option is None
         return option
 
     def _take(self, option: Option) -> None:
@@ -241,11 +272,13 @@ class Scheduler:
 
     def _leave(self, thread: Thread) -> None:
         """Give the turn of a thread that is done to the next one, or end the run."""
-        option = self._choose(thread)
+        option = self._choose(thread) or self._sent_home()
         if option is None:
-            left = next((other for other in self.threads if not other.done), None)
-            if left is None:
-                self._end.release()
-                return
-            option = Option(left, GOES, 0)
-        self._resume(option)
+            self._end.release()
+        else:
+            self._resume(option)
+
+    def _sent_home(self) -> Option | None:
+        """The turn of a thread that is left when the run is over: it ends at once."""
+        left = next((thread for thread in self.threads if not thread.done), None)
+        return None if left is None else Option(left, GOES, 0)

@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 
-from palimpsest.errors import AbsentRowsError, InvariantError
+from palimpsest.errors import (
+    AbsentRowsError,
+    InvariantError,
+    ShutdownError,
+    StaleReadError,
+    WaitTimeoutError,
+    WriteFailedError,
+)
 from palimpsest.prefix_cache.interface import HIDDEN_KEY, ModelCachePolicy, PrefixCacheConfig
 from palimpsest.prefix_cache.manager import PrefixCacheManager
 from palimpsest.prefix_cache.merge import StepOutputs
@@ -22,7 +29,7 @@ from .memory import SharedRows
 from .model import BLOCK_SIZE, NUM_BLOCKS, WIDTH, Identity, Model, Part, View, tag_of
 from .primitives import CooperativeSync
 from .scheduler import STATE_LOCK, Scheduler
-from .threads import Abandon, Thread
+from .threads import FAILS, LATE, Abandon, Thread
 from .watch import Watch
 
 Call = Callable[[], Any]
@@ -53,6 +60,8 @@ class Script:
         self._name_primitives()
         self._device = SlowDevice(scheduler, self.cache) if slow_device else None
         SharedRows(scheduler, self.cache, error)
+        self._injected = error
+        self._was_reset = False
         self._parts: dict[str, Part] = {}
         self._expected: dict[int, Expected] = {}
         self._to_build: deque[int] = deque()
@@ -154,6 +163,7 @@ class Script:
 
     def reset(self) -> None:
         """Start a new epoch."""
+        self._was_reset = True
         self.call("reset", self.cache.reset)
         self.model.reset()
 
@@ -235,8 +245,21 @@ class Script:
             call()
         except Abandon:
             raise
-        except self.allows:
-            pass
+        except self.allows as error:
+            if not self._has_cause(error):
+                thread = self.sync.thread_name()
+                self.scheduler.find(Finding.of_error(f"{thread}, where nothing calls for it,", error))
+
+    def _has_cause(self, error: BaseException) -> bool:
+        """Whether the schedule made something happen that an error may be about."""
+        if isinstance(error, StaleReadError):
+            return self._was_reset
+        late = any(step.how == LATE for step in self.scheduler.steps)
+        if isinstance(error, WaitTimeoutError):
+            return late
+        if isinstance(error, (WriteFailedError, self._injected)):
+            return late or self.cache._closed or any(step.how == FAILS for step in self.scheduler.steps)
+        return True
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
@@ -282,3 +305,22 @@ class Script:
         if held:
             found = Finding("held", f"after shutdown: {'; '.join(held)}", ("ReleasedOnce",))
             self.scheduler.finding = self.scheduler.finding or found
+        if odd := self._odd_causes():
+            found = Finding("exception", f"lost with an error that nothing calls for: {'; '.join(odd)}")
+            self.scheduler.finding = self.scheduler.finding or found
+
+    def _odd_causes(self) -> list[str]:
+        """Errors that tasks and prefetches were lost with, other than those that the scenario is about: who waits
+        for them is told of the loss and not of the cause."""
+        causes: dict[str, BaseException] = {
+            f"task {tid}": cause for tid, cause in self.cache._controller._causes.items()
+        }
+        known: tuple[type[BaseException], ...] = (
+            ShutdownError,
+            StaleReadError,
+            AbsentRowsError,
+            WriteFailedError,
+            *self.allows,
+        )
+        causes |= {future.name: future.error for future in self.sync.futures if future.error is not None}
+        return [f"{what}: {cause!r}" for what, cause in causes.items() if not isinstance(cause, known)]

@@ -21,7 +21,8 @@ class DepthFirst:
     """All schedules that cost at most `bound` preemptions (faults and time-outs count as such), one after the other;
     a state that was seen before, with as many left, is not gone on from, nor with fewer left whoever runs there."""
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, *, fine: bool = True) -> None:
+        self.fine = fine
         self._bound, self._left = bound, bound
         self.spends = bound > 0
         self._path: list[_Branch] = []
@@ -94,7 +95,7 @@ class RandomPriorities:
     Burckhardt et al., A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs, ASPLOS 2010.
     """
 
-    spends = True
+    spends = fine = True
 
     def __init__(self, seed: int, changes: int = 3) -> None:
         self._seed, self._changes = seed, changes
@@ -133,7 +134,7 @@ class Saved:
     """A schedule that was saved: who took each step, and how. Where that is not possible any more, since the code has
     changed, whoever comes first goes on."""
 
-    spends = True
+    spends = fine = True
 
     def __init__(self, turns: list[tuple[str, str]]) -> None:
         self._turns = turns

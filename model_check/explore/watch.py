@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from palimpsest.actions import ACTIONS
 from palimpsest.trace import Event
 from palimpsest.trace.sinks import Tag
 
@@ -45,12 +46,20 @@ class Watch:
         if thread is not None:
             scheduler.steps[-1].events.append(event)
             thread.seen.append((action, args, post))
+            self._check_guarded(action, thread.name)
         try:
             self._machine.take(event)
         except RejectedError as rejection:
             scheduler.find(Finding.of_rejection(action, rejection))
         except _MALFORMED as error:
             scheduler.find(Finding("rejected", f"{action}: the event is well formed: {error!r}", ("TaskChain",)))
+
+    def _check_guarded(self, action: str, thread: str) -> None:
+        """Find an action outside of its critical section: one at a time, threads would never show it."""
+        lock = ACTIONS[action].lock if isinstance(self._machine, Machine) and action in ACTIONS else None
+        if lock is not None and (f"the {lock} lock", thread) not in self._scheduler.held():
+            says = f"{thread} does {action} without the {lock} lock"
+            self._scheduler.find(Finding("unguarded", says, ("OneInSection",)))
 
     def close(self) -> None:
         """Check what must hold after the last event."""

@@ -41,6 +41,7 @@ QUICK_SOAK_S, FULL_SOAK_S = 15.0, 600.0
 #: of the tests: the interleavings that were found; whoever wants all has `make test`
 QUICK_TESTS = ("tests/schedule",)
 TESTS_LIMIT_S = 3600.0
+NOT_IN_TLC = "no event of the run was replayed in TLC"
 
 
 @kind(
@@ -109,6 +110,7 @@ def replay(setting: Setting) -> Found:
         (setting.findings / "run.ndjson").write_text("\n".join(sink.lines()) + "\n", encoding="utf-8")
     wrong += [str(part) for part in parts if not part.ok]
     in_tlc = sum(part.events for part in parts)
+    wrong += [] if in_tlc else [NOT_IN_TLC]
     says = (
         f"{len(said.actions)} of {len(ACTIONS)} actions, {in_tlc:,} events in TLC, {report.verdict.rows_checked:,} rows"
     )
@@ -135,6 +137,7 @@ def mirror(setting: Setting) -> Found:
     wrong += [] if said.ok else [str(said)]
     wrong += [str(part) for part in parts if not part.ok]
     in_tlc = sum(part.events for part in parts)
+    wrong += [] if in_tlc else [NOT_IN_TLC]
     return Found(rows, "rows", wrong, f"{said.accepted:,} events replayed; {in_tlc:,} in {len(parts)} parts in TLC")
 
 

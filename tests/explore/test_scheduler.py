@@ -160,6 +160,82 @@ def test_an_error_that_nobody_expects_is_found_and_every_thread_ends():
     assert all(thread.done for thread in scheduler.threads)
 
 
+def left_behind(scheduler, sync, notes):
+    """A thread does under no lock any more what belongs into its section."""
+    lock, rows = sync.lock(), []
+
+    def write():
+        with lock:
+            notes.append("published")
+        rows.append("row")
+
+    def read():
+        with lock:
+            if "published" in notes:
+                notes.append(tuple(rows))
+
+    scheduler.spawn("writes", write)
+    scheduler.spawn("reads", read)
+
+
+def test_what_a_thread_does_right_after_a_section_can_come_late():
+    assert ["published", ()] in [notes for _, notes in every(left_behind, 1)]
+    coarse = DepthFirst(1, fine=False)
+    while True:
+        _, notes = run(left_behind, coarse)
+        assert () not in notes, "a search that is not fine takes what follows a section for a part of it"
+        if not coarse.next_run():
+            break
+
+
+@pytest.mark.parametrize(
+    ("misuse", "says"),
+    [
+        (lambda lock, condition: lock.release(), "released, and nobody has it"),
+        (lambda lock, condition: condition.wait(), "used by a, and lock 1 is nobody's"),
+        (lambda lock, condition: condition.notify(), "used by a, and lock 1 is nobody's"),
+    ],
+)
+def test_a_lock_that_is_not_held_cannot_be_used(misuse, says):
+    def program(scheduler, sync, notes):
+        lock = sync.lock()
+        scheduler.spawn("a", lambda: misuse(lock, sync.condition(lock)))
+
+    assert says in str(run(program, DepthFirst(1))[0].finding)
+
+
+def test_an_error_of_the_choosing_is_the_callers_and_no_thread_of_the_run_sees_it():
+    class Broken(DepthFirst):
+        def choose(self, options, position, state):
+            raise ValueError("cannot choose")
+
+    scheduler = Scheduler(Broken(1))
+    sync, seen = CooperativeSync(scheduler), []
+
+    def swallows():
+        try:
+            with sync.lock():
+                pass
+        except Exception as error:
+            seen.append(error)
+
+    scheduler.spawn("a", swallows)
+    scheduler.spawn("b", swallows)
+    with pytest.raises(ValueError, match="cannot choose"):
+        scheduler.run()
+    assert seen == []
+    assert all(thread.done for thread in scheduler.threads)
+
+
+def test_where_only_waits_that_run_out_are_left_one_does_at_no_cost():
+    def program(scheduler, sync, notes):
+        for name in "ab":
+            event = sync.event()
+            scheduler.spawn(name, lambda event=event: notes.append(event.wait(timeout=1.0)))
+
+    assert {tuple(notes) for _, notes in every(program, 0, timeouts=1)} == {(False, False)}
+
+
 def test_the_same_seed_gives_the_same_schedules_and_another_seed_others():
     def schedules(seed):
         strategy, runs = RandomPriorities(seed), []
