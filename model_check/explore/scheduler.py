@@ -1,5 +1,5 @@
-"""Real threads that run one at a time. Before each operation on a primitive or on shared rows, a strategy chooses
-who goes on.
+"""Real threads that run one at a time. Before each operation on a primitive or on shared rows, and right after those
+that let others go on, a strategy chooses who does.
 
 A thread that comes to an operation parks until it is chosen; an operation that has to wait says when it is ready.
 Time is logical: a bounded wait ends by time-out only where that is chosen, or where nobody else can go on. The clock

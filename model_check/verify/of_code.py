@@ -135,6 +135,7 @@ def mirror(setting: Setting) -> Found:
         said = replay_in_process("the run", sink.config, sink.events)
         parts = replay_in_tlc(windows("the run", sink.config, sink.events)) if said.ok else []
     wrong += [] if said.ok else [str(said)]
+    wrong += [] if sink.events[-1].action == "shutdown" else ["the mirror was not shut down at the end of its trace"]
     wrong += [str(part) for part in parts if not part.ok]
     in_tlc = sum(part.events for part in parts)
     wrong += [] if in_tlc else [NOT_IN_TLC]

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Runs the package's own code with a scheduler under its locks, conditions, events, threads and executor: one thread
 runs at a time, and at each operation, and at each copy of shared rows, the scheduler chooses who goes on. Each event
-is held against the specification's rules at once, each row that is delivered against a plain model.
+is held against the specification's rules at once, and must come under its action's lock; each row that is delivered is
+held against a plain model.
 
 Depth-first search runs every schedule with at most --bound preemptions (and however many turns that nobody takes from
-another thread); states that were seen before are not gone on from. PCT draws random priorities from the seed.
+another thread); states that were seen before are not gone on from. Up to bound 1 a preemption may also come right after a
+lock is released, an event set or a job submitted: what follows there is guarded by nothing. PCT draws random priorities from the seed.
 
 A finding is shown as a table of threads and saved. Exits with 1 when something is found, and with 2 when nothing can
 be explored."""
