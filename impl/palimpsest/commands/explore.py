@@ -22,8 +22,9 @@ is held against the specification's rules at once, and must come under its actio
 held against a plain model.
 
 Depth-first search runs every schedule with at most --bound preemptions (and however many turns that nobody takes from
-another thread); states that were seen before are not gone on from. Up to bound 1 a preemption may also come right after a
-lock is released, an event set or a job submitted: what follows there is guarded by nothing. PCT draws random priorities from the seed.
+another thread); states that were seen before are not gone on from. Up to bound 1 a preemption may also come right
+after a lock is released, an event set or a job submitted: what follows there is guarded by nothing. PCT draws random
+priorities from the seed.
 
 A finding is shown as a table of threads and saved. Exits with 1 when something is found, and with 2 when nothing can
 be explored."""
