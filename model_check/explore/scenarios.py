@@ -149,6 +149,26 @@ def save_waits_for_a_page(s: Script) -> None:
 
 
 @scenario(
+    "S42", "a save that has warned that it waits for a page has the one that came free meanwhile",
+    options={"staging_depth": 1, "slow_wait_s": 1.0}, timeouts=1,
+)  # fmt: skip
+def save_warns_that_it_waits(s: Script) -> None:
+    first = s.step({"a": prefill([0], 2)})
+    s.beside("consumer", lambda: s.consume(first))
+    s.discard(s.step({"a": more([0, 1], 2)}))
+
+
+@scenario(
+    "S26", "a read that has warned that it waits for its rows has those that were fetched meanwhile",
+    options={"slow_wait_s": 1.0}, timeouts=1,
+)  # fmt: skip
+def read_warns_that_it_waits(s: Script) -> None:
+    with s.setup():
+        s.run({"a": prefill([0], 2)})
+    s.build(s.step({"b": hit([0, 1], 2, 1)}, finished=["a"]))
+
+
+@scenario(
     "S42", "a save for which no page can come free says so within its bound, and can be tried again",
     options={"staging_depth": 1}, timeouts=1,
 )  # fmt: skip

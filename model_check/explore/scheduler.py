@@ -2,8 +2,9 @@
 that let others go on, a strategy chooses who does.
 
 A thread that comes to an operation parks until it is chosen; an operation that has to wait says when it is ready.
-Time is logical: a bounded wait ends by time-out only where that is chosen, or where nobody else can go on. The clock
-does not move otherwise, so that a run depends on nothing but the choices.
+Time is logical: a bounded wait ends by time-out only where that is chosen, as often as the scenario says. The clock
+does not move otherwise, so that a run depends on nothing but the choices. Where only time-outs are left and none may be
+chosen any more, nobody can go on: what should have ended the wait was lost.
 """
 
 from __future__ import annotations
@@ -60,7 +61,6 @@ class Scheduler:
         #: steps taken, other than of threads that poll; events of the protocol
         self.moves = self.events = 0
         self._strategy, self._most_steps = strategy, most_steps
-        self._may_run_late = timeouts > 0
         self._over = False
         self._end = _thread.allocate_lock()
         self._end.acquire()
@@ -199,17 +199,7 @@ class Scheduler:
                 late.append(Option(thread, LATE, takes_over + 1, takes_over))
             if thread is me:
                 takes_over = how is not None and not thread.operation.yields
-        if options or not late:
-            return options + late or self._last_resort()
-        return [option._replace(cost=0) for option in late]
-
-    def _last_resort(self) -> list[Option]:
-        """Where nobody can go on, the bounded wait that ends first runs out, if the scenario is about that."""
-        waits = [thread for thread in self.threads if not thread.done and thread.operation.ends is not None]
-        if not waits or not self._may_run_late:
-            return []
-        first = min(waits, key=lambda thread: (thread.operation.ends or 0.0, thread.number))
-        return [Option(first, LATE, 0)]
+        return options + late if options else [option._replace(cost=0) for option in late]
 
     def _choose(self, me: Thread | None) -> Option | None:
         """The next step, noted; None where the run is over."""

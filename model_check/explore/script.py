@@ -53,8 +53,9 @@ class Script:
         self.watch = Watch(scheduler, tag_of)
         self.model = Model()
         self.view = View()
-        # A warning would cut a wait in two, of which a schedule lets only one run out.
-        config = PrefixCacheConfig(NUM_BLOCKS, BLOCK_SIZE, staging_capacity_tokens=16, slow_wait_s=0, **options)
+        # A warning cuts a wait in two, of which a schedule lets only one run out: where it is wanted, options say so.
+        options = {"slow_wait_s": 0, **options}
+        config = PrefixCacheConfig(NUM_BLOCKS, BLOCK_SIZE, staging_capacity_tokens=16, **options)
         self.cache = PrefixCacheManager(config, self.view, eager=False, sync=self.sync, trace=self.watch)
         self.cache.register_policy(ModelCachePolicy(deferred_keys=frozenset({"d"})))
         self._name_primitives()

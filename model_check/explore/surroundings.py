@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +19,17 @@ _sizing: Any = sizing_module  # whose imported function is replaced
 @contextmanager
 def like_a_new_process() -> Iterator[None]:
     """Inside, reads are numbered from one, since their numbers are part of what runs are compared by, and the machine's
-    free memory, which is not part of any scenario, is ample."""
+    free memory, which is not part of any scenario, is ample. Warnings of each of thousands of runs are not logged."""
     before = reads._IDS, _sizing.available_host_bytes
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     reads._IDS = itertools.count(1)
     _sizing.available_host_bytes = lambda: _AMPLE_BYTES
     try:
         yield
     finally:
         reads._IDS, _sizing.available_host_bytes = before
+        logging.disable(disabled)
 
 
 @contextmanager

@@ -37,6 +37,8 @@ class CodeMutant:
     #: scenarios of `palimpsest explore`, the likeliest first
     scenarios: tuple[str, ...]
     edits: tuple[Edit, ...]
+    #: preemptions that it takes to show it
+    bound: int = 1
 
     def texts(self) -> dict[str, str]:
         """The changed text of each module. Raises `ManifestError` where a text to replace is not there exactly once."""
@@ -61,10 +63,10 @@ def load_code_mutants(path: Path = CATALOGUE) -> dict[str, CodeMutant]:
 def _mutant(path: Path, entry: dict[str, Any]) -> CodeMutant:
     name = entry.get("name", "?")
     fields = {"name", "says", "breaks", "scenarios", "edits"}
-    if set(entry) != fields:
+    if set(entry) - {"bound"} != fields:
         raise ManifestError(f"{path}: slip {name} has {sorted(entry)}, and a slip has {sorted(fields)}")
     edits = tuple((each["in"], each["old"], each["new"]) for each in entry["edits"])
-    return CodeMutant(name, entry["says"], entry["breaks"], tuple(entry["scenarios"]), edits)
+    return CodeMutant(name, entry["says"], entry["breaks"], tuple(entry["scenarios"]), edits, entry.get("bound", 1))
 
 
 def file_of(module: str) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .code import CodeMutant, Patched
 
-BOUND, SCHEDULES = 1, 5_000
+SCHEDULES = 5_000
 
 #: a thread, how it goes on, and for how many steps
 Turn = tuple[str, str, int]
@@ -40,6 +40,8 @@ class Trial:
     seconds: float
     #: what the same schedule finds in the unchanged code; empty for nothing
     alarm: str = ""
+    #: turns of the schedule that the unchanged code does not take: it is then another run that finds nothing
+    missed: int = 0
 
     @property
     def by(self) -> str:
@@ -87,7 +89,7 @@ def _try(mutant: CodeMutant, texts: dict[str, str]) -> Trial:
 
     start, schedules = time.monotonic(), 0
     for scenario in SCENARIOS.select(mutant.scenarios):
-        outcome = explore(scenario, bound=BOUND, schedules=SCHEDULES)
+        outcome = explore(scenario, bound=mutant.bound, schedules=SCHEDULES)
         schedules += outcome.schedules
         if outcome.found is not None and (finding := outcome.found.finding) is not None:
             run = outcome.found
@@ -107,5 +109,5 @@ def _blame(trial: Trial) -> Trial:
 
     if trial.caught is None:
         return trial
-    run, _ = replay(trial.caught.scenario, list(trial.caught.turns))
-    return replace(trial, alarm=str(run.finding)) if run.finding is not None else trial
+    run, missed = replay(trial.caught.scenario, list(trial.caught.turns))
+    return replace(trial, alarm="" if run.finding is None else str(run.finding), missed=missed)
