@@ -28,13 +28,16 @@ class CooperativeSync:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._made: list[CoLock | CoCondition | CoEvent] = []
+        self._locks: list[CoLock] = []
         self.futures: list[CoFuture] = []
         self._numbers = itertools.count(1)
         scheduler.held = self.held
 
     def lock(self) -> CoLock:
         """A lock; the caller names it."""
-        return self._keep(CoLock(self._scheduler, f"lock {next(self._numbers)}"))
+        lock = self._keep(CoLock(self._scheduler, f"lock {next(self._numbers)}"))
+        self._locks.append(lock)
+        return lock
 
     def condition(self, lock: LockLike) -> Any:
         """A condition on a lock of this provider."""
@@ -72,7 +75,7 @@ class CooperativeSync:
 
     def held(self) -> list[tuple[str, str]]:
         """The locks that are held, and by whom."""
-        return [(made.name, made.owner) for made in self._made if isinstance(made, CoLock) and made.owner is not None]
+        return [(lock.name, lock.owner) for lock in self._locks if lock.owner is not None]
 
     def state(self) -> Hashable:
         """What the primitives are in."""
