@@ -69,11 +69,6 @@ class Watch:
         except RejectedError as rejection:
             self._scheduler.finding = self._scheduler.finding or Finding.of_rejection("the end", rejection)
 
-    @property
-    def open_ranks(self) -> list[int]:
-        """The ranks of a mirror that have not been shut down."""
-        return self._machine.open_ranks if isinstance(self._machine, MirrorMachine) else []
-
     def state(self) -> bytes:
         """A digest of the checker's state."""
         if self._digest is None:

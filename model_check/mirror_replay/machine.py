@@ -45,10 +45,5 @@ class MirrorMachine(RowRules):
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             self.reject("the event is well formed", "MirroredOnce", repr(error))
 
-    @property
-    def open_ranks(self) -> list[int]:
-        """The ranks that have not been shut down."""
-        return [number for number, rank in self.s.ranks.items() if rank.phase != "closed"]
-
     def end(self) -> None:
         """A trace may end anywhere: a mirror's runner may stop, or a wait of its run out."""

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from palimpsest import cli
+from palimpsest.trace import MemorySink
 from palimpsest_model_check.errors import CheckError
 from palimpsest_model_check.explore.scenarios import SCENARIOS
 from palimpsest_model_check.manifest import load_manifest
@@ -43,6 +44,24 @@ def test_every_kind_of_evidence_has_a_name():
         "models", "mutants", "graph", "code-mutants", "explore", "replay", "drive", "mirror", "programs",
         "soak", "tests",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["replay", "mirror"])
+def test_a_run_of_which_tlc_replayed_nothing_is_no_evidence(name, monkeypatch):
+    monkeypatch.setattr(of_code, "windows", lambda *_: [])
+    evidence = KINDS[name].evidence(setting())
+    assert (evidence.verdict, evidence.says) == (Verdict.FAILS, of_code.NOT_IN_TLC)
+
+
+def test_a_mirrors_trace_without_its_shutdown_is_no_evidence(monkeypatch):
+    class Cut(MemorySink):
+        def close(self):
+            super().close()
+            del self.events[-1]
+
+    monkeypatch.setattr(of_code, "MemorySink", Cut)
+    monkeypatch.setattr(of_code, "windows", lambda *_: [])
+    assert "not shut down" in KINDS["mirror"].evidence(setting()).says
 
 
 @pytest.mark.parametrize(
